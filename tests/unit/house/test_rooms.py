@@ -1,0 +1,63 @@
+"""The house rules that a linter does not know."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+ROOMS = ("gateway", "scheduler_svc", "executor_svc", "kernels", "launcher", "bench", "proto/drumline")
+TORCH_FREE = (
+    "gateway.service",
+    "scheduler_svc.service",
+    "scheduler_svc.core.scheduler",
+    "executor_svc.service",
+    "launcher.__main__",
+)
+
+
+def sources() -> list[Path]:
+    return [p for room in ROOMS for p in sorted((ROOT / room).rglob("*.py")) if "_pb2" not in p.name]
+
+
+@pytest.mark.parametrize("module", TORCH_FREE)
+def test_torch_free_room_imports_without_gpu_libraries(module: str) -> None:
+    code = f"import sys; sys.modules['torch'] = sys.modules['cupy'] = sys.modules['numba'] = None; import {module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+FORBIDDEN_CALLS = {"eval", "exec", "pickle.load", "pickle.loads", "torch.load", "yaml.load", "marshal.loads", "numba.cuda"}
+
+
+def test_no_call_that_executes_data() -> None:
+    found = []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in FORBIDDEN_CALLS:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node.func)}")
+            if isinstance(node, ast.Import | ast.ImportFrom) and "pickle" in ast.unparse(node):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}")
+    assert not found
+
+
+def test_no_assert_as_a_check() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assert)
+    ]
+    assert not found
+
+
+def test_hand_written_files_are_one_idea() -> None:
+    long = {str(p.relative_to(ROOT)): n for p in sources() if (n := len(p.read_text().splitlines())) > 300}
+    assert not long
+
+
+def test_source_roots_are_not_packages() -> None:
+    assert not (ROOT / "proto" / "__init__.py").exists()
+    assert not (ROOT / "docker" / "__init__.py").exists()
