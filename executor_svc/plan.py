@@ -132,7 +132,9 @@ class Batch:
         context_len: i32 [R'], tokens with keys and values after this step.
         block_tables: i32 [R', W], -1 behind the row's last block.
         sample: columns of the rows that sample a token after this step.
-        prompt_logprob_rows: i32, rows whose prompt log-probabilities are wanted, `prompt_num_top` beside it.
+        prompt_logprob_rows: i32 [P], rows whose prompt log-probabilities are wanted, `prompt_num_top` beside it.
+        prompt_target_start, prompt_targets: ragged i32 [P+1], the prompt tokens that entry p's fed tokens predict: fed token j of the row
+            predicts prompt_targets[prompt_target_start[p] + j]. As many as the chunk has, clipped to the prompt.
         copy_src, copy_dst: i32, blocks to copy before the rows.
         want_digests: a 64-bit digest per row.
     """
@@ -148,6 +150,8 @@ class Batch:
     copy_src: I32
     copy_dst: I32
     want_digests: bool
+    prompt_target_start: I32 = field(default_factory=lambda: np.zeros(1, np.int32))
+    prompt_targets: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
 
 
 @dataclass(slots=True)
