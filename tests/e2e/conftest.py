@@ -1,0 +1,28 @@
+"""One real model behind real services, shared by the e2e tests of a worker."""
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from tests.support.served import Served
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All on one worker: two models on two cores would only wait for each other."""
+    for item in items:
+        if "/e2e/" in str(item.path):
+            item.add_marker(pytest.mark.xdist_group("real-model"))
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[Served]:
+    """SmolLM2-135M-Instruct in float32, one executor, default settings."""
+    with Served("--precision", "f32") as running:
+        yield running
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=served.url + "/v1", api_key="none", max_retries=0, timeout=120) as it:
+        yield it
