@@ -6,10 +6,9 @@ import random
 import httpx
 import pytest
 
+from tests.support import shared_inputs as shared
 from tests.support.generate import Answer, complete_all, complete_each
 from tests.support.served import Served
-
-from tests.support import shared_inputs as shared
 
 
 def sames(answers: list[Answer]) -> list[tuple[str, list[str], str | None, int]]:

@@ -4,10 +4,9 @@ import asyncio
 import signal
 import time
 
+from tests.support import shared_inputs as shared
 from tests.support.generate import complete_all, complete_each
 from tests.support.served import Served
-
-from tests.support import shared_inputs as shared
 
 PROMPTS = [f"{prompt} ({index})" for index, prompt in enumerate(shared.PROMPTS)]
 LONG = {"max_tokens": 64, "ignore_eos": True, "stream": True, "temperature": 0.8, "seed": 11}

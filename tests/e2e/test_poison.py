@@ -5,10 +5,9 @@ import asyncio
 import httpx
 import pytest
 
+from tests.support import shared_inputs as shared
 from tests.support.generate import complete_all
 from tests.support.served import Served
-
-from tests.support import shared_inputs as shared
 
 GOOD = shared.PROMPTS[:8]
 C = "/v1/completions"
