@@ -11,6 +11,7 @@ A name that nobody knows is never skipped: the process ends with status 2 and th
 
 import argparse
 import difflib
+import inspect
 import json
 import os
 import sys
@@ -131,7 +132,7 @@ def _from_flags(kind: type[S], *, section: str, argv: list[str]) -> tuple[dict[s
     parser = _Parser(
         prog=f"drumline {section}",
         allow_abbrev=False,
-        description=(kind.__doc__ or "").strip(),
+        description=inspect.cleandoc(kind.__doc__ or ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f"Weakest first: defaults, the file, the environment, flags. The file's table is [{section}], with _ for -.\n"
         "In the environment a list is a,b,c; as a flag it is repeated.",
