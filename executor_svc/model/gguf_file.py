@@ -1,0 +1,126 @@
+"""Reading a GGUF file: configuration, metadata and tensors, dequantised to float32."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import gguf
+import numpy as np
+import torch
+
+from executor_svc.model.config import ModelConfig, RopeConfig
+from executor_svc.model.errors import ModelError, UnsupportedModel
+from executor_svc.model.families import by_gguf_architecture
+from executor_svc.model.families.base import Family
+
+_TOP: Final = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_LAYER: Final = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_ROPE_DIVISORS: Final = "rope_freqs.weight"
+
+
+class GgufFile:
+    """One GGUF file, memory-mapped. A TensorSource; also gives the configuration and the metadata, which the tokenizer is made from."""
+
+    def __init__(self, path: Path) -> None:
+        """Maps the file and reads its header; raises ModelError when it is no GGUF file."""
+        try:
+            reader = gguf.GGUFReader(str(path))
+        except (ValueError, KeyError, IndexError, OSError, OverflowError, MemoryError) as error:
+            raise ModelError(f"{path.name} is not a GGUF file that can be read: {type(error).__name__}") from error
+        self._fields = reader.fields
+        self._tensors = {_hf_name(tensor.name): tensor for tensor in reader.tensors}
+        self.family: Family = by_gguf_architecture(str(self.get("general.architecture", "")))
+        self.config: ModelConfig = self._read_config()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A metadata value as plain Python data."""
+        field = self._fields.get(key)
+        return default if field is None else field.contents()
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """As TensorSource; GGUF lists dimensions innermost first."""
+        return {
+            name: tuple(int(size) for size in reversed(tensor.shape))
+            for name, tensor in self._tensors.items()
+            if name != _ROPE_DIVISORS
+        }
+
+    def load(self, name: str) -> torch.Tensor:
+        """As TensorSource."""
+        tensor = self._tensors[name]
+        try:
+            values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        except NotImplementedError as error:
+            raise UnsupportedModel(f"tensor {name!r} is quantised as {tensor.tensor_type.name}, which cannot be read") from error
+        array = np.array(values, dtype=np.float32)  # own memory: the file is mapped
+        if self.family.gguf_permuted:
+            array = self._unpermute(name, array)
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+    def _unpermute(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Rows of q and k lie as pairs (i, i + D/2) interleaved; back to the two halves that our rotation expects."""
+        heads = {"q_proj": self.config.num_heads, "k_proj": self.config.num_kv_heads}.get(name.split(".")[-2])
+        if heads is None:
+            return array
+        return array.reshape(heads, self.config.head_dim // 2, 2, -1).swapaxes(1, 2).reshape(array.shape)
+
+    def _read_config(self) -> ModelConfig:
+        prefix = str(self.get("general.architecture"))
+
+        def number(key: str, default: float | None = None) -> float:
+            value = self.get(f"{prefix}.{key}", default)
+            if not isinstance(value, int | float):
+                raise ModelError(f"metadata {prefix}.{key} is missing or not a number")
+            return value
+
+        hidden, heads = int(number("embedding_length")), int(number("attention.head_count"))
+        num_layers, head_dim = int(number("block_count")), int(number("attention.key_length", hidden // heads))
+        if number("rope.dimension_count", head_dim) != head_dim:
+            raise UnsupportedModel("rotary embedding over a part of a head is not supported")
+        return ModelConfig(
+            family=self.family.name,
+            num_layers=num_layers,
+            hidden_size=hidden,
+            intermediate_size=int(number("feed_forward_length")),
+            num_heads=heads,
+            num_kv_heads=int(number("attention.head_count_kv", heads)),
+            head_dim=head_dim,
+            vocab_size=len(self.get("tokenizer.ggml.tokens", [])),
+            max_position=int(number("context_length")),
+            rms_eps=number("attention.layer_norm_rms_epsilon"),
+            rope=self._rope(prefix, theta=number("rope.freq_base", 10000.0), factor=number("rope.scaling.factor", 1.0)),
+            windows=(int(number("attention.sliding_window", 0)),) * num_layers,
+            tied="lm_head.weight" not in self._tensors,
+            qkv_bias=self.family.qkv_bias,
+            qk_norm=self.family.qk_norm,
+        )
+
+    def _rope(self, prefix: str, *, theta: float, factor: float) -> RopeConfig:
+        divisors = self._tensors.get(_ROPE_DIVISORS)
+        if divisors is not None:
+            values = gguf.dequantize(divisors.data, divisors.tensor_type)
+            return RopeConfig(theta=theta, divisors=tuple(float(value) for value in values))
+        kind = str(self.get(f"{prefix}.rope.scaling.type", "none"))
+        return RopeConfig(theta=theta, kind="default" if kind == "none" else kind, factor=factor)
+
+
+def _hf_name(name: str) -> str:
+    """The Hugging Face name of a GGUF tensor; one that has none keeps its own and is then reported as left over."""
+    if match := re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name):
+        index, part, kind = match.groups()
+        return f"model.layers.{index}.{_LAYER[part]}.{kind}" if part in _LAYER else name
+    stem, _, kind = name.rpartition(".")
+    return f"{_TOP[stem]}.{kind}" if stem in _TOP else name
