@@ -20,8 +20,10 @@ from drumline.trace.ring import DEFAULT_BYTES, DEFAULT_FRAMES, Ring
 from drumline.trace.sink import RawFrame, SegmentSink
 from drumline.trace.writer import SegmentWriter, make_directory
 
-SEGMENT_BYTES: Final = 32 * 1024 * 1024
+SEGMENT_BYTES: Final = 64 * 1024 * 1024
 """Compressed size at which a segment ends."""
+MAX_BYTES: Final = 4 * 1024**3
+"""Size of a recording above which its oldest segments are removed."""
 MAX_DUMPS: Final = 16
 """Rings dumped per session: a fault that repeats does not fill the disk."""
 _FRAME_OVERHEAD_BYTES: Final = 48
@@ -60,6 +62,7 @@ class FileRecorder:
         directory: Path | None = None,
         fault_directory: Path | None = None,
         segment_bytes: int = SEGMENT_BYTES,
+        max_bytes: int = MAX_BYTES,
         ring_frames: int = DEFAULT_FRAMES,
         ring_bytes: int = DEFAULT_BYTES,
         clock: Callable[[], int] = time.monotonic_ns,
@@ -74,7 +77,9 @@ class FileRecorder:
         self._fault_directory = fault_directory or (directory / "faults" if directory else default_fault_directory())
         self._num_dumps = 0
         self._ring = Ring(max_frames=ring_frames, max_bytes=ring_bytes)
-        self._sink = SegmentSink(directory, header=self._header, segment_bytes=segment_bytes) if directory else None
+        self._sink = (
+            SegmentSink(directory, header=self._header, segment_bytes=segment_bytes, max_bytes=max_bytes) if directory else None
+        )
 
     @property
     def stopped(self) -> str:

@@ -28,7 +28,7 @@ class SegmentSink:
         stopped: why nothing is written any more (disk full, disk too slow), or "". What was written stays readable.
     """
 
-    def __init__(self, directory: Path, *, header: Callable[[int], Header], segment_bytes: int) -> None:
+    def __init__(self, directory: Path, *, header: Callable[[int], Header], segment_bytes: int, max_bytes: int) -> None:
         """Makes the directory (0700). `header(n)` gives the header of segment n; a later session goes on behind files that
         exist."""
         make_directory(directory)
@@ -36,6 +36,8 @@ class SegmentSink:
         self._directory = directory
         self._header = header
         self._segment_bytes = segment_bytes
+        self._max_bytes = max_bytes
+        self._closed_files: deque[tuple[Path, int]] = deque()
         self._first_number = 1 + max((int(path.stem) for path in directory.glob("*.trace") if path.stem.isdigit()), default=-1)
         self._pending: deque[tuple[RawFrame | Header, int]] = deque()
         self._put_bytes = self._taken_bytes = 0
@@ -122,6 +124,10 @@ class SegmentSink:
     def _next_file(self, header: Header) -> None:
         if self._writer is not None:
             self._writer.close("rotated", t_ns=self._last_t_ns)
+            self._closed_files.append((self._writer.path, self._writer.num_bytes))
+        # removing whole segments from the front keeps what is left replayable: each begins with a snapshot
+        while sum(size for _, size in self._closed_files) + self._segment_bytes > self._max_bytes and self._closed_files:
+            self._closed_files.popleft()[0].unlink(missing_ok=True)
         path = self._directory / f"{self._first_number + header.segment:04d}.trace"
         self._writer = SegmentWriter(path, header)
 

@@ -1,0 +1,157 @@
+"""The recorder: off the hot path, rotating at snapshots, with a ring that always replays from its start."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from drumline.executor.v1.executor_pb2 import GetCapabilitiesResponse
+from drumline.trace.frames import Kind, unpack_state
+from drumline.trace.reader import CUT_OFF, Segment, open_recordings
+from drumline.trace.sink import SegmentSink
+from scheduler_svc.recording import FileRecorder
+
+CAPS = GetCapabilitiesResponse(model_digest="abc", num_blocks=8).SerializeToString()
+
+
+def make(folder: Path | None, faults: Path, **kwargs: object) -> FileRecorder:
+    state = {"n": 0}
+
+    def snapshot() -> object:
+        state["n"] += 1
+        return {"n": state["n"], 5: [GetCapabilitiesResponse(model_name="x")]}
+
+    return FileRecorder(
+        session_epoch=3,
+        snapshot=snapshot,
+        settings={"limits": {"max_num_seqs": 4}},
+        directory=folder,
+        fault_directory=faults,
+        **kwargs,
+    )  # type: ignore[arg-type]
+
+
+def steps(recorder: FileRecorder, num_steps: int, *, size: int = 10) -> None:
+    for step in range(num_steps):
+        recorder.tick(1, step)
+        recorder.plan(1, b"p" * size)
+        if step:
+            recorder.result(1, b"r" * size)
+
+
+def test_segments_rotate_at_a_snapshot_and_read_as_one(tmp_path: Path) -> None:
+    recorder = make(tmp_path / "d", tmp_path / "f", segment_bytes=2000)
+    recorder.handshake(1, "a:1", CAPS)
+    import os
+
+    for step in range(60):
+        recorder.tick(1, step)
+        recorder.plan(1, os.urandom(200))
+        recorder.result(1, b"r")
+        if step % 10 == 9:
+            recorder._sink._wake.set()
+            time.sleep(0.05)
+    recorder.close()
+    (recording,) = open_recordings([tmp_path / "d"])
+    assert len(recording.segments) > 2
+    frames = list(recording)
+    assert sum(frame.kind is Kind.PLAN for frame in frames) == 60
+    assert recording.ending == "closed"
+    for segment in recording.segments[1:]:
+        first = next(iter(segment))
+        assert first.kind is Kind.SNAPSHOT
+        assert segment.header.model_digest == "abc"
+        assert list(segment)[1].kind is Kind.TICK, "a segment begins between steps"
+        state = unpack_state(first.payload[0])
+        assert state[5][0].data == GetCapabilitiesResponse(model_name="x").SerializeToString()
+        assert first.payload[1][0][:3] == [1, "a:1", CAPS]
+
+
+def test_a_killed_recorder_loses_at_most_half_a_second(tmp_path: Path) -> None:
+    recorder = make(tmp_path / "d", tmp_path / "f")
+    recorder.handshake(1, "a:1", CAPS)
+    steps(recorder, 50)
+    time.sleep(0.8)
+    segment = Segment(tmp_path / "d" / "0000.trace")
+    assert sum(frame.kind is Kind.PLAN for frame in segment) == 50
+    assert segment.ending == CUT_OFF
+    recorder.close()
+    list(segment)
+    assert segment.ending == "closed"
+
+
+def test_the_ring_is_bounded_and_begins_with_a_snapshot(tmp_path: Path) -> None:
+    recorder = make(None, tmp_path / "f", ring_frames=100)
+    recorder.handshake(1, "a:1", CAPS)
+    steps(recorder, 500)
+    path = recorder.dump("a worker vanished")
+    assert path is not None
+    (recording,) = open_recordings([path])
+    frames = list(recording)
+    assert 50 <= len(frames) <= 110
+    assert frames[0].kind is Kind.SNAPSHOT
+    assert recording.ending == "a worker vanished"
+    assert recording.header.segment == -1
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_ring_of_a_short_session_holds_all_of_it(tmp_path: Path) -> None:
+    recorder = make(None, tmp_path / "f")
+    recorder.handshake(1, "a:1", CAPS)
+    steps(recorder, 5)
+    (recording,) = open_recordings([recorder.dump("x") or tmp_path])
+    assert [frame.kind for frame in recording][:3] == [Kind.HANDSHAKE, Kind.TICK, Kind.PLAN]
+
+
+def test_the_ring_is_bounded_in_bytes_even_when_no_step_comes(tmp_path: Path) -> None:
+    recorder = make(None, tmp_path / "f", ring_bytes=100_000)
+    for key in range(1000):
+        recorder.arrival(key, 0, 0, b"s" * 1000)
+    assert sum(len(frame[2][3]) for frame in recorder._ring.frames()) <= 400_000
+
+
+def test_dumps_are_counted(tmp_path: Path) -> None:
+    recorder = make(None, tmp_path / "f")
+    paths = [recorder.dump("again") for _ in range(30)]
+    assert sum(path is not None for path in paths) == 16
+
+
+def test_a_full_disk_stops_the_recording_not_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    recorder = make(tmp_path / "d", tmp_path / "f")
+    monkeypatch.setattr("drumline.trace.writer.os.write", full)
+    recorder.handshake(1, "a:1", CAPS)
+    steps(recorder, 5)
+    recorder.close()
+    assert recorder.stopped == "No space left on device"
+    steps(recorder, 5)
+
+
+def test_a_later_session_goes_on_behind_the_files_of_an_earlier_one(tmp_path: Path) -> None:
+    for _ in range(2):
+        recorder = make(tmp_path / "d", tmp_path / "f")
+        recorder.handshake(1, "a:1", CAPS)
+        recorder.close()
+    assert sorted(path.name for path in (tmp_path / "d").glob("*.trace")) == ["0000.trace", "0001.trace"]
+
+
+def test_old_segments_go_when_the_recording_has_its_size(tmp_path: Path) -> None:
+    from drumline.trace.frames import Header
+
+    def header(segment: int) -> Header:
+        return Header(session_epoch=1, segment=segment, wall_ns=0, mono_ns=0)
+
+    import os
+
+    sink = SegmentSink(tmp_path / "d", header=header, segment_bytes=1000, max_bytes=5000)
+    for index in range(30):
+        sink.put((Kind.PLAN, index, [1, os.urandom(700)]), num_bytes=700)
+        sink.rotate()
+    sink.close()
+    names = sorted(path.name for path in (tmp_path / "d").glob("*.trace"))
+    assert names[-1] == "0030.trace" or names[-1] == "0029.trace"
+    assert sum(path.stat().st_size for path in (tmp_path / "d").glob("*.trace")) <= 6500
+    (recording,) = open_recordings([tmp_path / "d"])
+    assert recording.header.segment > 0
