@@ -1,7 +1,7 @@
 """Plain data inside the executor: a plan as arrays, the batch that a backend runs, and what comes back.
 
-Shapes: R rows of the plan, T fed tokens, S rows that sample, W widest block table, B biased ids. All arrays are NumPy, C-contiguous,
-owned by whoever made them and read-only for whoever gets them. Nothing here knows the wire or torch.
+Shapes: R rows of the plan, T fed tokens, S rows that sample, W widest block table, B biased ids. All arrays are NumPy,
+C-contiguous, owned by whoever made them and read-only for whoever gets them. Nothing here knows the wire or torch.
 """
 
 from dataclasses import dataclass, field
@@ -41,6 +41,16 @@ class Sampling:
     logprobs: bool = False
     top_logprobs: int = 0
     prompt_logprobs: bool = False
+
+    @property
+    def logit_bias_ids(self) -> tuple[int, ...]:
+        """`bias_ids` under the name that `drumline.validation` checks."""
+        return self.bias_ids
+
+    @property
+    def logit_bias_values(self) -> tuple[float, ...]:
+        """`bias_values` under the name that `drumline.validation` checks."""
+        return self.bias_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +101,9 @@ class SampleColumns:
         top_k: i32, 0 = all.
         seed: u64. output_pos: i32, index of the token in the sequence's output (noise is keyed by seed, output_pos, token id).
         tokens: i32 [num_slots, max_model_len], the executor's whole token matrix; row `slots[s]` holds prompt then output.
-        slots: i32. num_prompt, num_known: i32, prompt length and known tokens (history for penalties is tokens[slot, :num_known]).
+        slots: i32. num_prompt, num_known: i32, prompt length and known tokens (penalties look at tokens[slot, :num_known]).
         ban_end: bool, min_tokens not reached: `end_ids` of the row must not be chosen.
-        end_start, end_ids: ragged i32, end ids of row s are end_ids[end_start[s]:end_start[s+1]] (eos unless ignored, plus stop ids).
+        end_start, end_ids: ragged i32, those of row s are end_ids[end_start[s]:end_start[s+1]] (eos unless ignored, plus stop ids).
         bias_start, bias_ids, bias_values: ragged logit bias; empty arrays of ids when no row has one.
         want_logprobs: bool. num_top: i32, alternatives wanted.
     """

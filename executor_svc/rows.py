@@ -1,0 +1,153 @@
+"""Which rows of a plan can run: everything that may be wrong with a row is found here and stays that row's own error.
+
+Legend: R rows of the plan. Whole columns are compared at once; a row is looked at by itself only to word its error.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from drumline.errors import PlanRejected
+from executor_svc.plan import BOOL, DECODE, I32, PREFILL, PREFILL_LAST, Plan
+from executor_svc.slots import EMPTY, ENDED, LIVE, REFUSED, Slots
+
+
+@dataclass(slots=True)
+class Rows:
+    """The row columns of a plan, i32 [R] each, and what can be told from the columns alone.
+
+    Attributes:
+        slots: with slots that do not exist replaced by 0; `named` keeps what the plan said.
+        bad: rows whose columns are wrong in themselves, with words.
+    """
+
+    named: I32
+    slots: I32
+    kinds: I32
+    num_tokens: I32
+    starts: I32
+    all_decode: bool
+    bad: dict[int, str]
+
+    @classmethod
+    def of(cls, plan: Plan, *, num_slots: int) -> "Rows":
+        """The rows that a plan spells out."""
+        named, kinds = plan.slots, plan.row_kinds
+        exists = (named >= 0) & (named < num_slots)
+        bad = {row: f"slot {int(named[row])} does not exist; slots are 0 to {num_slots - 1}" for row in _where(~exists)}
+        uses = np.bincount(named[exists], minlength=num_slots)
+        slots = np.where(exists, named, 0).astype(np.int32)
+        for row in _where(exists & (uses[slots] > 1)):
+            bad[row] = f"slot {int(named[row])} is named by {int(uses[slots[row]])} rows of the plan"
+        for row in _where((kinds < PREFILL) | (kinds > DECODE)):
+            bad.setdefault(row, f"row_kind {int(kinds[row])} is not known")
+        all_decode = bool((kinds == DECODE).all() and (plan.num_tokens == 1).all())
+        return cls(named, slots, kinds, plan.num_tokens, plan.starts, all_decode, bad)
+
+    def decoding(self) -> "Rows":
+        """The same rows, each decoding one token: what `repeat_rows` asks for."""
+        if self.all_decode and not self.starts.any():
+            return self
+        size = len(self.slots)
+        ones: I32 = np.ones(size, np.int32)
+        return Rows(self.named, self.slots, np.full(size, DECODE, np.int32), ones, np.zeros(size, np.int32), True, dict(self.bad))
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What became of R rows: `running` bool [R]; `skipped` rows; `errors` row -> (code, words). Each row is in exactly one."""
+
+    running: BOOL
+    skipped: list[int] = field(default_factory=list)
+    errors: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def refuse(self, wrong: BOOL, words: Callable[[int], str], *, code: str = PlanRejected.code) -> None:
+        """Running rows where `wrong` holds become errors."""
+        if (wrong := wrong & self.running).any():
+            for row in _where(wrong):
+                self.errors[row] = (code, words(row))
+            self.running &= ~wrong
+
+
+def judge(slots: Slots, rows: Rows, *, block_rows: I32, block_ids: I32) -> Verdict:
+    """Sorts rows into running, skipped and failed; appends the blocks of running rows; ends the sequences of failed ones.
+
+    Raises PlanRejected when a block is given to a row that the plan does not have.
+    """
+    verdict = Verdict(running=np.ones(len(rows.slots), np.bool_))
+    for row, words in rows.bad.items():
+        verdict.running[row] = False
+        verdict.errors[row] = (PlanRejected.code, words)
+    _judge_status(slots, rows, verdict)
+    if len(block_rows):
+        _append_blocks(slots, rows, verdict, block_rows=block_rows, block_ids=block_ids)
+    _judge_lengths(slots, rows, verdict)
+    _end_failed(slots, rows, verdict)
+    return verdict
+
+
+def _judge_status(slots: Slots, rows: Rows, verdict: Verdict) -> None:
+    status = slots.status[rows.slots]
+    if (status == LIVE).all():
+        return
+    verdict.refuse(status == EMPTY, lambda row: f"slot {int(rows.slots[row])} holds no sequence")
+    ended = (status == ENDED) & verdict.running
+    verdict.skipped = _where(ended)
+    verdict.running &= ~ended
+    refused = (status == REFUSED) & verdict.running
+    for row in _where(refused):
+        verdict.errors[row] = slots.refusal(int(rows.slots[row]))
+    verdict.running &= ~refused
+
+
+def _append_blocks(slots: Slots, rows: Rows, verdict: Verdict, *, block_rows: I32, block_ids: I32) -> None:
+    size, blocks = len(rows.slots), slots.blocks
+    if int(block_rows.min()) < 0 or int(block_rows.max()) >= size:
+        raise PlanRejected(f"block_row {int(block_rows.max())} is not a row of the plan, which has {size}")
+    wrong = np.zeros(size, np.bool_)
+    wrong[block_rows[(block_ids < 0) | (block_ids >= blocks.num_blocks)]] = True
+    verdict.refuse(wrong, lambda row: f"block_id out of range; block ids are 0 to {blocks.num_blocks - 1}")
+    total = blocks.count[rows.slots] + np.bincount(block_rows, minlength=size)
+    verdict.refuse(
+        total > blocks.width, lambda row: f"{int(total[row])} blocks are more than the longest sequence has, {blocks.width}"
+    )
+    kept = verdict.running[block_rows]
+    if kept.any():
+        blocks.append(rows.slots[block_rows[kept]], block_ids[kept])
+
+
+def _judge_lengths(slots: Slots, rows: Rows, verdict: Verdict) -> None:
+    computed, known = slots.num_computed[rows.slots], slots.num_known[rows.slots]
+    left = known - computed
+    fed = rows.num_tokens
+    if rows.all_decode:
+        verdict.refuse(left != 1, lambda row: f"a decode row must have 1 token to feed, it has {int(left[row])}")
+    else:
+        decode = rows.kinds == DECODE
+        verdict.refuse(decode & (fed != 1), lambda row: f"num_tokens of a decode row must be 1, got {int(fed[row])}")
+        verdict.refuse(decode & (left != 1), lambda row: f"a decode row must have 1 token to feed, it has {int(left[row])}")
+        verdict.refuse(
+            ~decode & (rows.starts != computed),
+            lambda row: f"start {int(rows.starts[row])} of the chunk is not the sequence's own length {int(computed[row])}",
+        )
+        short, last = rows.kinds == PREFILL, rows.kinds == PREFILL_LAST
+        wrong = (short & ((fed < 1) | (fed >= left))) | (last & (fed != left))
+        verdict.refuse(wrong, lambda row: f"num_tokens of the chunk is {int(fed[row])}, {int(left[row])} known tokens are left")
+    covered = slots.blocks.count[rows.slots] * np.int64(slots.limits.block_size)
+    needed = computed.astype(np.int64) + fed
+    verdict.refuse(needed > covered, lambda row: f"blocks cover {int(covered[row])} tokens, the row needs {int(needed[row])}")
+
+
+def _end_failed(slots: Slots, rows: Rows, verdict: Verdict) -> None:
+    """An error ends the sequence; a row whose slot does not exist ends nobody."""
+    if not verdict.errors:
+        return
+    failed = np.array(list(verdict.errors), np.int32)
+    failed = np.unique(rows.slots[failed[rows.named[failed] == rows.slots[failed]]])
+    status = slots.status[failed]
+    slots.end(failed[(status == LIVE) | (status == REFUSED)])
+
+
+def _where(mask: BOOL) -> list[int]:
+    return [int(row) for row in np.flatnonzero(mask)]

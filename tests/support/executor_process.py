@@ -1,0 +1,154 @@
+"""A real executor process with the fake backend, and the plans that a scheduler would send it, written by hand."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from drumline import rpc
+from drumline.common.v1.common_pb2 import SamplingParams
+from drumline.executor.v1 import executor_pb2 as pb
+from drumline.executor.v1.executor_pb2_grpc import ExecutorStub
+from drumline.plan.v1 import plan_pb2 as plans
+
+GRANT = 7
+
+
+class ExecutorProcess:
+    """`python -m executor_svc --backend fake` on a free port; ends with the `with` block."""
+
+    def __init__(self, *flags: str) -> None:
+        command = [sys.executable, "-m", "executor_svc", "--backend", "fake", "--port", "0", "--fake-eos-chance", "0", *flags]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DRUMLINE_")}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment | {"OMP_NUM_THREADS": "1"}
+        )
+        line = self.process.stdout.readline().split()
+        if line[:2] != ["READY", "executor"]:
+            raise RuntimeError(f"no readiness line: {line} {self.process.stderr.read()}")
+        self.target = line[2]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=10)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def wait(self, timeout_s: float = 10) -> int:
+        return self.process.wait(timeout_s)
+
+
+@asynccontextmanager
+async def stub_of(target: str) -> AsyncIterator[ExecutorStub]:
+    async with rpc.open_channel(target) as channel:
+        yield ExecutorStub(channel)
+
+
+async def opening(stub: ExecutorStub, **overrides: Any) -> pb.RunPlansRequest:
+    """An `open` that this executor accepts, unless overridden."""
+    caps = await stub.GetCapabilities(pb.GetCapabilitiesRequest())
+    values = {
+        "session_epoch": time.time_ns(),
+        "protocol_version": caps.protocol_version,
+        "model_digest": caps.model_digest,
+        "grant_id": GRANT,
+        "ragged_granted": caps.ragged.granted,
+        "ragged_reason": caps.ragged.reason,
+    }
+    return pb.RunPlansRequest(open=pb.OpenSession(**(values | overrides)))
+
+
+@dataclass
+class Stream:
+    """An open session, plan by plan."""
+
+    call: Any
+    epoch: int
+    step_id: int = 0
+    notices: list[pb.Draining] = field(default_factory=list)
+
+    @classmethod
+    async def open(cls, stub: ExecutorStub, **overrides: Any) -> "Stream":
+        request = await opening(stub, **overrides)
+        call = stub.RunPlans()
+        await call.write(request)
+        reply = await call.read()
+        if reply is grpc.aio.EOF:
+            await cls(call, 0).failure()
+        assert reply.opened.session_epoch == request.open.session_epoch
+        return cls(call, request.open.session_epoch)
+
+    async def send(self, **columns: Any) -> None:
+        self.step_id += 1
+        await self.call.write(pb.RunPlansRequest(plan=plan(step_id=self.step_id, session_epoch=self.epoch, **columns)))
+
+    async def result(self) -> plans.StepResult:
+        """The next result; raises the named error when the stream ended."""
+        while (reply := await self.call.read()) is not grpc.aio.EOF:
+            if reply.WhichOneof("message") == "result":
+                return reply.result
+            self.notices.append(reply.draining)
+        await self.failure()
+        raise AssertionError("the stream ended without an error")
+
+    async def step(self, **columns: Any) -> plans.StepResult:
+        await self.send(**columns)
+        return await self.result()
+
+    async def failure(self) -> None:
+        """Raises the error by which the stream ended, if any."""
+        code, details = await self.call.code(), await self.call.details()
+        if code is not grpc.StatusCode.OK:
+            error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), await self.call.trailing_metadata(), details)
+            raise rpc.error_of(error)
+
+
+def plan(**columns: Any) -> plans.StepPlan:
+    """A plan of the paged layout; repeated columns as lists."""
+    usual = {
+        "grant_id": GRANT,
+        "cache_op": plans.CACHE_OP_NOTHING,
+        "layout": plans.LAYOUT_PAGED,
+        "advance": plans.ADVANCE_PER_SEQUENCE,
+    }
+    return plans.StepPlan(**(usual | columns))
+
+
+def prompt_rows(prompts: dict[int, list[int]], *, blocks: dict[int, list[int]], **sampling: Any) -> dict[str, Any]:
+    """Columns of a plan that feeds whole new prompts, slot -> tokens, into the blocks given for each slot."""
+    slots = list(prompts)
+    pairs = [(row, block) for row, slot in enumerate(slots) for block in blocks[slot]]
+    return {
+        "new_sequences": [new_sequence(slot, prompts[slot], **sampling) for slot in slots],
+        "slot": slots,
+        "row_kind": [plans.ROW_KIND_PREFILL_LAST] * len(slots),
+        "num_tokens": [len(prompts[slot]) for slot in slots],
+        "start": [0] * len(slots),
+        "block_row": [row for row, _ in pairs],
+        "block_id": [block for _, block in pairs],
+    }
+
+
+def new_sequence(
+    slot: int, tokens: list[int], *, num_prompt_tokens: int = 0, num_cached_tokens: int = 0, **sampling: Any
+) -> plans.NewSequence:
+    return plans.NewSequence(
+        slot=slot,
+        token_ids=tokens,
+        num_prompt_tokens=num_prompt_tokens or len(tokens),
+        num_cached_tokens=num_cached_tokens,
+        sampling=SamplingParams(**({"max_tokens": 16, "seed": 1} | sampling)),
+    )
