@@ -1,0 +1,236 @@
+"""What the scheduler says about itself: step accounts, the Prometheus exposition, and the throughput line.
+
+Nothing is counted twice: the core counts sequences and tokens, the accounts count time, and a scrape reads both. A scrape never
+changes anything and an error in it never reaches the step loop.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from scheduler_svc.wire import StepTimes
+
+_LOG = logging.getLogger(__name__)
+_PREFIX: Final = "drumline:"
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(slots=True)
+class StepAccounts:
+    """Where the steps of one executor's address spent their time, ns. Totals only rise.
+
+    A step's life is wire + queue (behind earlier plans on the executor) + device. Idle is the executor's own time without a plan
+    in hand, counted only while the scheduler had something for it to run.
+    """
+
+    num_steps: int = 0
+    queue_ns: int = 0
+    wire_ns: int = 0
+    device_ns: int = 0
+    idle_ns: int = 0
+    busy_ns: int = 0
+    """Wall time in which something could run: finished stretches; see `runnable_ns`."""
+    _work_since_ns: int = 0
+    _last_ns: int = 0
+
+    def submitted(self, now_ns: int) -> None:
+        """A plan was sent."""
+        self._work_since_ns = self._work_since_ns or now_ns
+        self._last_ns = now_ns
+
+    def answered(self, now_ns: int, *, sent_ns: int, times: StepTimes) -> None:
+        """A plan that was sent at `sent_ns` returned."""
+        self.num_steps += 1
+        self.queue_ns += times.queue_ns
+        self.device_ns += times.device_ns
+        self.wire_ns += max(0, now_ns - sent_ns - times.queue_ns - times.device_ns)
+        # before the work began the executor was rightly idle
+        self.idle_ns += min(times.idle_ns, max(0, sent_ns - self._work_since_ns))
+        self._last_ns = now_ns
+
+    def workless(self) -> None:
+        """Nothing is in flight and nothing can run here."""
+        if self._work_since_ns:
+            self.busy_ns += max(0, self._last_ns - self._work_since_ns)
+            self._work_since_ns = 0
+
+    def runnable_ns(self) -> int:
+        """Wall time so far in which something could run."""
+        return self.busy_ns + (max(0, self._last_ns - self._work_since_ns) if self._work_since_ns else 0)
+
+    def idle_fraction(self) -> float | None:
+        """Share of `runnable_ns` without a plan in hand; None before the first step."""
+        runnable_ns = self.runnable_ns()
+        return min(1.0, self.idle_ns / runnable_ns) if self.num_steps and runnable_ns else None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorView:
+    """One address at one moment. Block counts are 0 while no session is open."""
+
+    address: str
+    instance_id: str
+    state: str
+    num_resident: int
+    num_scheduled: int
+    plans_in_flight: int
+    num_blocks: int
+    num_blocks_used: int
+    num_blocks_cached: int
+    ragged_granted: bool
+    ragged_reason: str
+    device: str
+    precision: str
+    accounts: StepAccounts
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The scheduler at one moment, for status, metrics and the throughput line. `num_` totals of tokens and events only rise."""
+
+    num_waiting: int
+    num_waiting_tokens: int
+    num_resident: int
+    num_scheduled: int
+    num_admitted: int
+    num_preemptions: int
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    prefix_queries: int
+    prefix_hits: int
+    num_late_dropped: int
+    num_executors_lost: int
+    num_gateways_dropped: int
+    draining: bool
+    executors: Sequence[ExecutorView]
+
+
+class SchedulerCollector(Collector):
+    """Turns a View into metrics at each scrape. Names are vLLM's, with our prefix, where the meaning is the same."""
+
+    def __init__(self, view: Callable[[], View]) -> None:
+        self._view = view
+
+    def collect(self) -> Iterable[Metric]:
+        """See prometheus_client."""
+        view = self._view()
+        yield from _gauges(view)
+        yield from _counters(view)
+        yield from _steps(view.executors)
+
+
+def _gauges(view: View) -> Iterable[Metric]:
+    blocks = sum(one.num_blocks for one in view.executors)
+    used = sum(one.num_blocks_used for one in view.executors)
+    rows: list[tuple[str, str, float]] = [
+        ("num_requests_running", "Sequences that have a slot on an executor.", view.num_resident),
+        ("num_requests_waiting", "Sequences waiting for a first slot, or preempted.", view.num_waiting),
+        ("num_sequences_admitted", "Live sequences: waiting and resident.", view.num_waiting + view.num_resident),
+        ("num_rows_scheduled", "Rows of the last plans, all executors.", view.num_scheduled),
+        ("num_tokens_waiting", "Prompt tokens waiting for a first slot.", view.num_waiting_tokens),
+        ("kv_cache_usage_perc", "Share of KV blocks held by sequences, 0 to 1.", used / blocks if blocks else 0.0),
+        ("num_executors_ready", "Executors that take new rows.", sum(one.state == "ready" for one in view.executors)),
+        ("draining", "1 while nothing new is taken.", float(view.draining)),
+    ]
+    for name, text, value in rows:
+        yield GaugeMetricFamily(_PREFIX + name, text, value=value)
+
+
+def _counters(view: View) -> Iterable[Metric]:
+    rows: list[tuple[str, str, int]] = [
+        ("prompt_tokens", "Prompt tokens of sequences that got their first slot.", view.num_prompt_tokens),
+        ("generation_tokens", "Tokens emitted.", view.num_generated_tokens),
+        ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", view.prefix_queries),
+        ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", view.prefix_hits),
+        ("num_preemptions", "Sequences that lost their blocks to others.", view.num_preemptions),
+        ("sequences_admitted", "Sequences taken into the queue.", view.num_admitted),
+        ("late_entries_dropped", "Results for sequences that nobody waits for any more.", view.num_late_dropped),
+        ("executors_lost", "Executor sessions that ended.", view.num_executors_lost),
+        ("gateways_dropped", "Gateways cut because they did not read.", view.num_gateways_dropped),
+    ]
+    for name, text, value in rows:
+        yield CounterMetricFamily(_PREFIX + name, text, value=value)
+
+
+def _steps(executors: Sequence[ExecutorView]) -> Iterable[Metric]:
+    columns: list[tuple[str, str, Callable[[StepAccounts], float]]] = [
+        ("steps", "Plans answered.", lambda a: a.num_steps),
+        ("step_queue_seconds", "Time of plans behind earlier plans on the executor.", lambda a: a.queue_ns / 1e9),
+        ("step_wire_seconds", "Time of plans and results between scheduler and executor.", lambda a: a.wire_ns / 1e9),
+        ("step_device_seconds", "Time of steps on the executor.", lambda a: a.device_ns / 1e9),
+        ("executor_idle_seconds", "Time without a plan in hand while a row could run.", lambda a: a.idle_ns / 1e9),
+        ("executor_runnable_seconds", "Time in which a row could run.", lambda a: a.runnable_ns() / 1e9),
+    ]
+    for name, text, value_of in columns:
+        family = CounterMetricFamily(_PREFIX + name, text, labels=["executor"])
+        for one in executors:
+            family.add_metric([one.address], value_of(one.accounts))
+        yield family
+
+
+class ThroughputLine:
+    """Makes the throughput line of one window after another."""
+
+    def __init__(self, view: View) -> None:
+        self._before = view
+
+    def next(self, view: View, *, seconds: float) -> str | None:
+        """The line of the window that ends now; None if no sequence and no token came in it."""
+        before, self._before = self._before, view
+        tokens = view.num_prompt_tokens + view.num_generated_tokens - before.num_prompt_tokens - before.num_generated_tokens
+        if not tokens and view.num_admitted == before.num_admitted:
+            return None
+        queries = view.prefix_queries - before.prefix_queries
+        rate = f"{tokens / seconds:.1f}" if tokens else "NA (no step finished)"
+        hits = f"{100 * (view.prefix_hits - before.prefix_hits) / queries:.1f}%" if queries else "NA (no prompt looked up)"
+        return f"Throughput (T/s) {rate}, Prefix cache hitrate {hits}, {view.num_resident} running, {view.num_waiting} waiting"
+
+
+async def log_throughput(view: Callable[[], View], *, interval_s: float) -> None:
+    """Logs a line per window in which something happened. Until cancelled."""
+    line = ThroughputLine(view())
+    while True:
+        await asyncio.sleep(interval_s)
+        text = line.next(view(), seconds=interval_s)
+        if text is not None:
+            _LOG.info("%s", text)
+
+
+@contextlib.asynccontextmanager
+async def exposition(view: Callable[[], View], *, host: str, port: int) -> AsyncIterator[int]:
+    """Serves `GET /metrics` on the event loop (a scrape thread would race the core); yields the bound port."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SchedulerCollector(view))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(5):
+                head = await reader.readuntil(b"\r\n\r\n")
+            found = head.split(b" ", 2)[:2] in ([b"GET", b"/metrics"], [b"GET", b"/"])
+            body = generate_latest(registry) if found else b""
+            status = "200 OK" if found else "404 Not Found"
+            lines = [
+                f"HTTP/1.1 {status}",
+                f"Content-Type: {_CONTENT_TYPE}",
+                f"Content-Length: {len(body)}",
+                "Connection: close",
+                "",
+                "",
+            ]
+            writer.write("\r\n".join(lines).encode() + body)
+            await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            _LOG.debug("a scrape went wrong: %s", type(error).__name__)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(answer, host, port, limit=16 * 1024)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
