@@ -1,0 +1,77 @@
+"""How our numba kernels are compiled, cached and spread over threads.
+
+No kernel uses `fastmath`: every operation is an IEEE operation in source order (fused multiply-add only where it is written), so
+LLVM may vectorise only what does not change a bit. That, and work items whose arithmetic never looks at another item, is the whole
+proof of batch invariance: the same bits alone or in a batch, on one thread or many, with any vector width.
+
+Environment, read at import: NUMBA_CACHE_DIR moves the cache; OMP_WAIT_POLICY defaults to PASSIVE (spinning OpenMP threads would
+starve torch's on a small machine; whoever imports torch first must set it before that).
+"""
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import numba
+import numba.extending
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _writable(folder: Path) -> bool:
+    """Makes `folder` private to this user; False when it cannot be, for the cache holds code that is executed."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+        return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and os.access(folder, os.W_OK)
+    except OSError:
+        return False
+
+
+def cache_folder() -> Path:
+    """The compile cache of exactly these sources: numba does not notice a change in a file that a kernel calls into."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    version = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~").expanduser() / ".cache")
+    bases = ([Path(named)] if named else []) + [home / "drumline", Path(tempfile.gettempdir()) / f"drumline-{os.getuid()}"]
+    for base in bases:
+        if _writable(base / f"kernels-{version}"):
+            return base / f"kernels-{version}"
+    return Path(tempfile.mkdtemp(prefix="drumline-kernels-"))
+
+
+numba.config.CACHE_DIR = str(cache_folder())
+# OpenMP first: it may be entered from several threads at once, which aborts the process under numba's own work queue.
+numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+
+
+def jit(function: F) -> F:
+    """Compiles a function that runs on the calling thread, without the GIL."""
+    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+
+
+def jit_parallel(function: F) -> F:
+    """Compiles a function whose `prange` loops run on all threads of `set_num_threads`, without the GIL."""
+    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", parallel=True)(function))
+
+
+def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Registers a function that emits LLVM IR; constants passed to it arrive as literal types."""
+    return cast(Callable[..., Any], numba.extending.intrinsic(prefer_literal=True)(function))
+
+
+def set_num_threads(count: int) -> None:
+    """How many threads the kernels of the calling thread use, 1 or more; more than the machine was started with is cut to that."""
+    numba.set_num_threads(max(1, min(count, int(numba.config.NUMBA_NUM_THREADS))))
+
+
+def num_threads() -> int:
+    """Threads that a kernel called from this thread may use."""
+    return int(numba.get_num_threads())

@@ -1,0 +1,226 @@
+"""Sixteen float32 lanes as one value, for kernels written in Python: a token's lanes of a block, or sixteen elements of a head.
+
+A `Lanes` value lives in registers only. Loads and stores take a C-contiguous float32 array and a flat element offset; nothing is
+checked. Every operation is an IEEE operation per lane; `sum_lanes` adds in one fixed order. NaN stays NaN.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.extending import register_model
+from numba.np.arrayobj import make_array
+
+from kernels.cpu.jit import intrinsic
+
+WIDTH = 16
+F32 = ir.FloatType()
+I32 = ir.IntType(32)
+VECTOR = ir.VectorType(F32, WIDTH)
+BITS = ir.VectorType(I32, WIDTH)
+
+
+class LanesType(types.Type):  # type: ignore[misc]
+    """numba's type of a `Lanes` value."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Lanes")
+
+
+@register_model(LanesType)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, dmm: Any, fe_type: Any) -> None:
+        super().__init__(dmm, fe_type, VECTOR)
+
+
+LANES = LanesType()
+Lanes = Any
+"""Annotation of a value of that type; Python never sees one."""
+
+
+def constant(value: float) -> ir.Constant:
+    """The same constant in every lane."""
+    return ir.Constant(VECTOR, [value] * WIDTH)
+
+
+def pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any, *, to: Any = VECTOR) -> Any:
+    """Address of `array.flat[offset]`, as a pointer to the LLVM type `to`."""
+    data = make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [offset]), to.as_pointer())
+
+
+def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
+    """Calls an LLVM intrinsic."""
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, [a.type for a in args]), name)
+    return builder.call(function, args)
+
+
+def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c, rounded once."""
+    return call(builder, "llvm.fma.v16f32", VECTOR, a, b, c)
+
+
+def splat(builder: Any, scalar: Any) -> Any:
+    """The scalar in every lane."""
+    first = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), scalar, I32(0))
+    return builder.shuffle_vector(first, first, ir.Constant(BITS, [0] * WIDTH))
+
+
+def unary(emit: Callable[[Any, Any], Any]) -> Any:
+    """Lanes -> Lanes from an emitter."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return emit(builder, args[0])
+
+    return LANES(LANES), codegen
+
+
+def _binary(name: str) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return getattr(builder, name)(*args)
+
+    return LANES(LANES, LANES), codegen
+
+
+@intrinsic
+def load(typingctx: Any, array: Any, offset: Any) -> Any:
+    """array.flat[offset : offset + 16]."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(pointer(context, builder, signature.args[0], *args), align=4)
+
+    return LANES(array, types.intp), codegen
+
+
+@intrinsic
+def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
+    """array.flat[offset : offset + 16] = value."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[2], pointer(context, builder, signature.args[0], args[0], args[1]), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, LANES), codegen
+
+
+@intrinsic
+def broadcast(typingctx: Any, value: Any) -> Any:
+    """A float32 in every lane."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return splat(builder, args[0])
+
+    return LANES(types.float32), codegen
+
+
+@intrinsic
+def add(typingctx: Any, a: Any, b: Any) -> Any:
+    """a + b."""
+    return _binary("fadd")
+
+
+@intrinsic
+def sub(typingctx: Any, a: Any, b: Any) -> Any:
+    """a - b."""
+    return _binary("fsub")
+
+
+@intrinsic
+def mul(typingctx: Any, a: Any, b: Any) -> Any:
+    """a * b."""
+    return _binary("fmul")
+
+
+@intrinsic
+def div(typingctx: Any, a: Any, b: Any) -> Any:
+    """a / b."""
+    return _binary("fdiv")
+
+
+@intrinsic
+def fused(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c, rounded once."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return fma(builder, *args)
+
+    return LANES(LANES, LANES, LANES), codegen
+
+
+@intrinsic
+def keep(typingctx: Any, value: Any, low: Any, high: Any, other: Any) -> Any:
+    """Lanes low..high-1 of `value`, `other` (float32) elsewhere."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value, low, high, other = args
+        index = ir.Constant(BITS, list(range(WIDTH)))
+        spread = [
+            builder.shuffle_vector(v, v, ir.Constant(BITS, [0] * WIDTH))
+            for v in (
+                builder.insert_element(ir.Constant(BITS, ir.Undefined), builder.trunc(bound, I32), I32(0)) for bound in (low, high)
+            )
+        ]
+        inside = builder.and_(builder.icmp_signed(">=", index, spread[0]), builder.icmp_signed("<", index, spread[1]))
+        return builder.select(inside, value, splat(builder, other))
+
+    return LANES(LANES, types.intp, types.intp, types.float32), codegen
+
+
+@intrinsic
+def max_lanes(typingctx: Any, value: Any) -> Any:
+    """The greatest lane that is a number; NaN when none is."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return call(builder, "llvm.vector.reduce.fmax.v16f32", F32, args[0])
+
+    return types.float32(LANES), codegen
+
+
+@intrinsic
+def first_lane(typingctx: Any, value: Any) -> Any:
+    """Lane 0."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.extract_element(args[0], I32(0))
+
+    return types.float32(LANES), codegen
+
+
+@intrinsic
+def sum_lanes(typingctx: Any, value: Any) -> Any:
+    """The sum of all lanes, halves first: (i, i + 8), then (i, i + 4), (i, i + 2), (i, i + 1)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        total = args[0]
+        for half in (8, 4, 2, 1):
+            low, high = (ir.Constant(ir.VectorType(I32, half), list(range(start, start + half))) for start in (0, half))
+            total = builder.fadd(builder.shuffle_vector(total, total, low), builder.shuffle_vector(total, total, high))
+        return builder.extract_element(total, I32(0))
+
+    return types.float32(LANES), codegen
+
+
+@intrinsic
+def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Asks for the cache line of array.flat[offset]; any offset is safe."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = pointer(context, builder, signature.args[0], *args, to=ir.IntType(8))
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), address, I32(0), I32(2), I32(1))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
+@intrinsic
+def next_item(typingctx: Any, counter: Any) -> Any:
+    """Takes a number from an int64 counter shared by threads: each caller gets another one."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = pointer(context, builder, signature.args[0], args[0], context.get_constant(types.intp, 0), to=ir.IntType(64))
+        return builder.atomic_rmw("add", address, ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return types.int64(counter), codegen

@@ -1,0 +1,160 @@
+"""Between the q, k, v projection and attention: per-head norms where a model has them, rotary positions, the paged cache write."""
+
+import numpy as np
+from numba import prange
+
+from kernels.cpu.jit import jit, jit_parallel, num_threads
+from kernels.cpu.rms_norm import inverse_rms
+from kernels.layout import BLOCK_SIZE, F32, I32, check_array, check_cache
+
+SERIAL_ELEMENTS = 1 << 15
+"""Elements of q, k and v under which waking other threads costs more than it brings."""
+
+
+@jit
+def _rotated_head(
+    source: F32, at: int, head_dim: int, weight: F32, eps: np.float32, cos: F32, sin: F32, position: int, out: F32
+) -> None:
+    """out[:head_dim] = rotate(norm(source.flat[at : at + head_dim])); elements behind the table's width are not rotated."""
+    flat = source.reshape(-1)
+    if weight.shape[0]:
+        factor = inverse_rms(source, at, head_dim, eps)
+        for d in range(head_dim):
+            out[d] = flat[at + d] * factor * weight[d]
+    else:
+        for d in range(head_dim):
+            out[d] = flat[at + d]
+    half = cos.shape[1]
+    for i in range(half):
+        low, high = out[i], out[half + i]
+        out[i] = low * cos[position, i] - high * sin[position, i]
+        out[half + i] = high * cos[position, i] + low * sin[position, i]
+
+
+@jit
+def _token(
+    t: int,
+    qkv: F32,
+    cos: F32,
+    sin: F32,
+    positions: I32,
+    slots: I32,
+    q_weight: F32,
+    k_weight: F32,
+    eps: np.float32,
+    k_cache: F32,
+    v_cache: F32,
+    q: F32,
+) -> None:
+    num_heads, head_dim = q.shape[1], q.shape[2]
+    num_kv_heads = k_cache.shape[1]
+    position, slot = positions[t], slots[t]
+    if position < 0 or position >= cos.shape[0] or slot >= k_cache.shape[0] * BLOCK_SIZE:
+        q[t] = np.float32(np.nan)
+        return
+    at = t * qkv.shape[1]
+    for head in range(num_heads):
+        _rotated_head(qkv, at + head * head_dim, head_dim, q_weight, eps, cos, sin, position, q[t, head])
+    if slot < 0:
+        return
+    block, place = slot // BLOCK_SIZE, slot % BLOCK_SIZE
+    key = np.empty(head_dim, np.float32)
+    flat = qkv.reshape(-1)
+    for head in range(num_kv_heads):
+        _rotated_head(qkv, at + (num_heads + head) * head_dim, head_dim, k_weight, eps, cos, sin, position, key)
+        value = at + (num_heads + num_kv_heads + head) * head_dim
+        for d in range(head_dim):
+            k_cache[block, head, d, place] = key[d]
+            v_cache[block, head, place, d] = flat[value + d]
+
+
+@jit
+def _serial(
+    qkv: F32,
+    cos: F32,
+    sin: F32,
+    positions: I32,
+    slots: I32,
+    q_weight: F32,
+    k_weight: F32,
+    eps: np.float32,
+    k_cache: F32,
+    v_cache: F32,
+    q: F32,
+) -> None:
+    for t in range(qkv.shape[0]):
+        _token(t, qkv, cos, sin, positions, slots, q_weight, k_weight, eps, k_cache, v_cache, q)
+
+
+@jit_parallel
+def _parallel(
+    qkv: F32,
+    cos: F32,
+    sin: F32,
+    positions: I32,
+    slots: I32,
+    q_weight: F32,
+    k_weight: F32,
+    eps: np.float32,
+    k_cache: F32,
+    v_cache: F32,
+    q: F32,
+) -> None:
+    for t in prange(qkv.shape[0]):
+        _token(t, qkv, cos, sin, positions, slots, q_weight, k_weight, eps, k_cache, v_cache, q)
+
+
+def _check(qkv_TC: F32, cos_LE: F32, sin_LE: F32, positions_T: I32, slot_mapping_T: I32, q_TND: F32, num_kv_heads: int) -> None:
+    check_array("qkv_TC", qkv_TC, dtype=np.float32, ndim=2)
+    check_array("q_TND", q_TND, dtype=np.float32, ndim=3)
+    check_array("cos_LE", cos_LE, dtype=np.float32, ndim=2)
+    check_array("sin_LE", sin_LE, dtype=np.float32, ndim=2)
+    check_array("positions_T", positions_T, dtype=np.int32, ndim=1)
+    check_array("slot_mapping_T", slot_mapping_T, dtype=np.int32, ndim=1)
+    num_tokens, num_heads, head_dim = q_TND.shape
+    if qkv_TC.shape != (num_tokens, (num_heads + 2 * num_kv_heads) * head_dim):
+        raise ValueError(
+            f"qkv {qkv_TC.shape} does not hold {num_heads} + 2 x {num_kv_heads} heads of {head_dim} for {num_tokens} tokens"
+        )
+    if positions_T.shape[0] != num_tokens or slot_mapping_T.shape[0] != num_tokens:
+        raise ValueError(f"{num_tokens} tokens, {positions_T.shape[0]} positions, {slot_mapping_T.shape[0]} slots")
+    if cos_LE.shape != sin_LE.shape or 2 * cos_LE.shape[1] > head_dim:
+        raise ValueError(f"rotary tables {cos_LE.shape} and {sin_LE.shape} do not fit head size {head_dim}")
+
+
+def rope_kv_write(
+    qkv_TC: F32,
+    *,
+    cos_LE: F32,
+    sin_LE: F32,
+    positions_T: I32,
+    slot_mapping_T: I32,
+    k_BKDP: F32,
+    v_BKPD: F32,
+    q_TND: F32,
+    q_norm_D: F32 | None = None,
+    k_norm_D: F32 | None = None,
+    eps: float = 0.0,
+) -> None:
+    """Writes rotated queries into `q_TND`, and keys (rotated) and values into the cache slots of their tokens.
+
+    Args:
+        qkv_TC: the fused projection, a row is all q heads, then k heads, then v heads (C = (N + 2 K) D).
+        cos_LE, sin_LE: by position and rotary pair (E pairs); element i is rotated with element E + i, those behind 2 E are kept.
+        positions_T: i32; a position outside the table makes that token's query NaN and writes nothing.
+        slot_mapping_T: i32, block id * 16 + place in it; no two alike; -1 = do not write; behind the cache: as a bad position.
+        q_norm_D, k_norm_D: weights of per-head norms before the rotation; None = no norm. `eps` is theirs.
+
+    Raises:
+        ValueError: shapes, types or memory order do not fit.
+    """
+    check_cache(k_BKDP, v_BKPD, num_heads=q_TND.shape[1], head_dim=q_TND.shape[2])
+    _check(qkv_TC, cos_LE, sin_LE, positions_T, slot_mapping_T, q_TND, k_BKDP.shape[1])
+    none = np.empty(0, np.float32)
+    weights = [none if weight is None else weight for weight in (q_norm_D, k_norm_D)]
+    for name, weight in zip(("q_norm_D", "k_norm_D"), weights, strict=True):
+        check_array(name, weight, dtype=np.float32, ndim=1)
+        if weight.shape[0] not in (0, q_TND.shape[2]):
+            raise ValueError(f"{name} has {weight.shape[0]} weights for head size {q_TND.shape[2]}")
+    run = _serial if num_threads() == 1 or qkv_TC.size < SERIAL_ELEMENTS else _parallel
+    run(qkv_TC, cos_LE, sin_LE, positions_T, slot_mapping_T, weights[0], weights[1], np.float32(eps), k_BKDP, v_BKPD, q_TND)

@@ -1,0 +1,57 @@
+"""Shapes that the kernels and whoever owns the cache agree on, and the array types of their signatures.
+
+A layer's cache of B blocks, K kv heads, head size D and P = BLOCK_SIZE token positions is two arrays: keys `k_BKDP`, transposed
+inside the block so that scores have one lane a token, and values `v_BKPD`. The suffix legend is in README.md.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+BLOCK_SIZE = 16
+"""Token positions of a block; also the lanes of a kernel and the tile in which attention is reduced."""
+
+
+def cache_shapes(num_blocks: int, *, num_kv_heads: int, head_dim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of one layer's key cache and value cache."""
+    return (num_blocks, num_kv_heads, head_dim, BLOCK_SIZE), (num_blocks, num_kv_heads, BLOCK_SIZE, head_dim)
+
+
+def check_array(name: str, array: NDArray[np.generic], *, dtype: type, ndim: int) -> None:
+    """Raises ValueError unless the array is C-contiguous, of this type and number of dimensions: kernels index raw memory."""
+    if array.dtype != dtype or array.ndim != ndim or not array.flags.c_contiguous:
+        raise ValueError(
+            f"{name}: want a C-contiguous {dtype.__name__} array of {ndim} dimensions, got {array.dtype} {array.shape}"
+        )
+
+
+def check_cache(k_BKDP: F32, v_BKPD: F32, *, num_heads: int, head_dim: int) -> None:
+    """Raises ValueError unless both arrays are one layer's cache that serves these heads."""
+    check_array("k_BKDP", k_BKDP, dtype=np.float32, ndim=4)
+    check_array("v_BKPD", v_BKPD, dtype=np.float32, ndim=4)
+    num_blocks, num_kv_heads = k_BKDP.shape[:2]
+    if (k_BKDP.shape, v_BKPD.shape) != cache_shapes(num_blocks, num_kv_heads=num_kv_heads, head_dim=head_dim):
+        raise ValueError(f"cache shapes {k_BKDP.shape} and {v_BKPD.shape} do not fit head size {head_dim}")
+    if not num_kv_heads or num_heads % num_kv_heads:
+        raise ValueError(f"{num_heads} query heads do not share {num_kv_heads} kv heads evenly")
+
+
+def check_rows(q_TND: F32, out_TND: F32, query_start_R: I32, context_len_R: I32, block_tables_RW: I32) -> None:
+    """Raises ValueError unless rows, tokens and tables agree; contents are the kernel's business."""
+    for name, array, ndim in (
+        ("query_start_R", query_start_R, 1),
+        ("context_len_R", context_len_R, 1),
+        ("block_tables_RW", block_tables_RW, 2),
+    ):
+        check_array(name, array, dtype=np.int32, ndim=ndim)
+    for name, tensor in (("q_TND", q_TND), ("out_TND", out_TND)):
+        check_array(name, tensor, dtype=np.float32, ndim=3)
+    num_rows = context_len_R.shape[0]
+    if q_TND.shape != out_TND.shape or query_start_R.shape[0] != num_rows + 1 or block_tables_RW.shape[0] != num_rows:
+        shapes = (q_TND.shape, out_TND.shape, query_start_R.shape, block_tables_RW.shape)
+        raise ValueError(f"q, out, query_start, block_tables {shapes} do not fit {num_rows} rows")
+    if query_start_R[0] < 0 or query_start_R[-1] > q_TND.shape[0] or bool(np.any(np.diff(query_start_R) < 0)):
+        raise ValueError(f"query_start_R must rise within 0..{q_TND.shape[0]}")

@@ -1,0 +1,13 @@
+"""The gated activation of a Llama feed-forward block."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.layout import F32
+
+
+def silu_mul(gate_up_TJ: F32) -> NDArray[np.float64]:
+    """silu(gate) * up, where a row is gate then up (J = 2 I)."""
+    gate, up = np.split(gate_up_TJ.astype(np.float64), 2, axis=-1)
+    product: NDArray[np.float64] = gate / (1 + np.exp(-gate)) * up
+    return product
