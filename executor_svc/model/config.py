@@ -10,7 +10,7 @@ class RopeConfig:
     Attributes:
         theta: base of the frequencies.
         kind: "default", "linear" (positions divided by `factor`) or "llama3" (low frequencies divided, the middle blended).
-        factor, low_freq_factor, high_freq_factor, original_max_position: as in Hugging Face configurations, read by their kind only.
+        factor, low_freq_factor, high_freq_factor, original_max_position: as in Hugging Face files, for their kind only.
         divisors: what each of the head_dim / 2 frequencies is divided by, when the file lists them itself (GGUF); else empty.
     """
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import gguf
 import numpy as np
 import torch
 
@@ -13,6 +12,7 @@ from executor_svc.model.config import ModelConfig, RopeConfig
 from executor_svc.model.errors import ModelError, UnsupportedModel
 from executor_svc.model.families import by_gguf_architecture
 from executor_svc.model.families.base import Family
+from executor_svc.model.gguf_reader import GgufReader
 
 _TOP: Final = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER: Final = {
@@ -32,43 +32,27 @@ _ROPE_DIVISORS: Final = "rope_freqs.weight"
 
 
 class GgufFile:
-    """One GGUF file, memory-mapped. A TensorSource; also gives the configuration and the metadata, which the tokenizer is made from."""
+    """One GGUF file. A TensorSource; also gives the configuration and the metadata, which the tokenizer is made from."""
 
     def __init__(self, path: Path) -> None:
-        """Maps the file and reads its header; raises ModelError when it is no GGUF file."""
-        try:
-            reader = gguf.GGUFReader(str(path))
-        except (ValueError, KeyError, IndexError, OSError, OverflowError, MemoryError) as error:
-            raise ModelError(f"{path.name} is not a GGUF file that can be read: {type(error).__name__}") from error
-        self._fields = reader.fields
-        self._tensors = {_hf_name(tensor.name): tensor for tensor in reader.tensors}
-        self.family: Family = by_gguf_architecture(str(self.get("general.architecture", "")))
+        """Reads the header; raises ModelError when it is no GGUF file, UnsupportedModel when it holds another kind of model."""
+        self._reader = GgufReader(path)
+        self._names = {_hf_name(name): name for name in self._reader.tensors}
+        self.family: Family = by_gguf_architecture(str(self.get("general.architecture", "none named")))
         self.config: ModelConfig = self._read_config()
 
     def get(self, key: str, default: Any = None) -> Any:
         """A metadata value as plain Python data."""
-        field = self._fields.get(key)
-        return default if field is None else field.contents()
+        return self._reader.metadata.get(key, default)
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """As TensorSource; GGUF lists dimensions innermost first."""
-        return {
-            name: tuple(int(size) for size in reversed(tensor.shape))
-            for name, tensor in self._tensors.items()
-            if name != _ROPE_DIVISORS
-        }
+        """As TensorSource."""
+        return {name: self._reader.tensors[own].shape for name, own in self._names.items() if name != _ROPE_DIVISORS}
 
     def load(self, name: str) -> torch.Tensor:
         """As TensorSource."""
-        tensor = self._tensors[name]
-        try:
-            values = gguf.dequantize(tensor.data, tensor.tensor_type)
-        except NotImplementedError as error:
-            raise UnsupportedModel(f"tensor {name!r} is quantised as {tensor.tensor_type.name}, which cannot be read") from error
-        array = np.array(values, dtype=np.float32)  # own memory: the file is mapped
-        if self.family.gguf_permuted:
-            array = self._unpermute(name, array)
-        return torch.from_numpy(np.ascontiguousarray(array))
+        array = self._reader.dequantised(self._names[name])
+        return torch.from_numpy(np.ascontiguousarray(self._unpermute(name, array) if self.family.gguf_permuted else array))
 
     def _unpermute(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Rows of q and k lie as pairs (i, i + D/2) interleaved; back to the two halves that our rotation expects."""
@@ -103,16 +87,14 @@ class GgufFile:
             rms_eps=number("attention.layer_norm_rms_epsilon"),
             rope=self._rope(prefix, theta=number("rope.freq_base", 10000.0), factor=number("rope.scaling.factor", 1.0)),
             windows=(int(number("attention.sliding_window", 0)),) * num_layers,
-            tied="lm_head.weight" not in self._tensors,
+            tied="lm_head.weight" not in self._names,
             qkv_bias=self.family.qkv_bias,
             qk_norm=self.family.qk_norm,
         )
 
     def _rope(self, prefix: str, *, theta: float, factor: float) -> RopeConfig:
-        divisors = self._tensors.get(_ROPE_DIVISORS)
-        if divisors is not None:
-            values = gguf.dequantize(divisors.data, divisors.tensor_type)
-            return RopeConfig(theta=theta, divisors=tuple(float(value) for value in values))
+        if _ROPE_DIVISORS in self._names:
+            return RopeConfig(theta=theta, divisors=tuple(self._reader.dequantised(_ROPE_DIVISORS).tolist()))
         kind = str(self.get(f"{prefix}.rope.scaling.type", "none"))
         return RopeConfig(theta=theta, kind="default" if kind == "none" else kind, factor=factor)
 

@@ -1,6 +1,6 @@
 """Linear layers, all behind one small class, so that a precision is a file and not a flag that runs through the model.
 
-Legend: M rows, K in, N out. A layer that claims `batch_invariant` gives a row the same bits whatever the other rows are, however many.
+Legend: M rows, K in, N out. A layer that claims `batch_invariant` gives a row the same bits whatever the other rows are.
 Libraries choose kernels by M; so M is rounded up to a few sizes, and each size is compared with a lone row at load (`probe.py`).
 """
 
@@ -49,7 +49,7 @@ class PackedLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[0] <= MAX_ROWS:
             return self._call(x)
-        return torch.cat([self._call(part) for part in x.split(MAX_ROWS)])
+        return torch.cat([self._call(part) for part in torch.split(x, MAX_ROWS)])
 
     def _call(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
@@ -66,7 +66,7 @@ class TiledLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         num_rows = x.shape[0]
         padded = F.pad(x, (0, 0, 0, -num_rows % TILE))
-        return torch.cat([F.linear(tile, self._weight, self._bias) for tile in padded.split(TILE)])[:num_rows]
+        return torch.cat([F.linear(tile, self._weight, self._bias) for tile in torch.split(padded, TILE)])[:num_rows]
 
 
 class Bf16Linear:

@@ -28,15 +28,15 @@ _PLAIN: Final = ("gpt-2", "gpt2", "mpt", "olmo")
 def build_tokenizer(tokens: Sequence[str], *, token_types: Sequence[int], merges: Sequence[str], model: str, pre: str) -> Tokenizer:
     """The tokenizer whose ids are the positions in `tokens`.
 
-    `model` and `pre` are `tokenizer.ggml.model` and `tokenizer.ggml.pre`; UnsupportedModel names one that is unknown. Text is taken as
-    it is: no normalisation but qwen2's NFC, no bos or eos added.
+    `model` and `pre` are `tokenizer.ggml.model` and `tokenizer.ggml.pre`; UnsupportedModel names one that is unknown. Text is taken
+    as it is: no normalisation but qwen2's NFC, no bos or eos added.
     """
     if model != "gpt2":
         raise UnsupportedModel(f"tokenizer model {model!r} of a GGUF file is not supported; known: gpt2 (byte-level BPE)")
     if not tokens or len(set(tokens)) != len(tokens) or len(token_types) not in (0, len(tokens)):
         raise ModelError("the vocabulary of the GGUF file is empty, has a token twice, or its token types do not fit it")
-    pairs = [tuple(merge.split(" ")) for merge in merges]
-    if any(len(pair) != 2 for pair in pairs):
+    pairs = [(left, right) for left, gap, right in (merge.partition(" ") for merge in merges) if gap and " " not in right]
+    if len(pairs) != len(merges):
         raise ModelError("a merge of the GGUF file is not a pair")
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=_ALIASES.get(pre, pre) == "llama-bpe"))

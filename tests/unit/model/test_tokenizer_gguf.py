@@ -1,4 +1,4 @@
-"""The tokenizer that is rebuilt from a GGUF file, held against transformers' own reading of the same file and against first principles."""
+"""The tokenizer that is rebuilt from a GGUF file, held against transformers' reading of the same file."""
 
 import pytest
 from tokenizers import Tokenizer
@@ -62,7 +62,7 @@ def test_round_trip(ours, text):
 
 
 def test_digits_stand_alone_even_behind_spaces(ours):
-    """SmolLM cuts single digits out before anything else; transformers' reading of GGUF ignores the name `smollm` and differs here."""
+    """SmolLM cuts single digits out before anything else; transformers ignores the name `smollm` and differs."""
     assert ours.encode("x  12").tokens == ["x", "ĠĠ", "1", "2"]
 
 

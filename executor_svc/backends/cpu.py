@@ -1,0 +1,150 @@
+"""The processor as a device: float32 (the reference, batch-invariant) or bf16, paged attention in numba."""
+
+import hashlib
+import logging
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from executor_svc.backends.base import BackendInfo, ModelInfo
+from executor_svc.config import ExecutorSettings
+from executor_svc.model.cache import KvCache, block_bytes
+from executor_svc.model.errors import ModelError
+from executor_svc.model.forward import Decoder
+from executor_svc.model.load import OpenModel, open_model
+from executor_svc.model.precision import choose_precision
+from executor_svc.model.score import score_prompts
+from executor_svc.model.weights import load_weights
+from executor_svc.plan import F32, U64, Batch, Sampled
+from kernels.cpu.jit import set_num_threads
+from kernels.layout import BLOCK_SIZE
+
+log = logging.getLogger(__name__)
+
+KERNELS = ("cpu.paged_attention", "cpu.rope_kv_write", "cpu.rms_norm", "cpu.silu_mul", "cpu.sample")
+
+
+class CpuBackend:
+    """See `Backend`. Owns the weights and the cache. Construction reads the model and probes its layers: seconds."""
+
+    def __init__(self, settings: ExecutorSettings) -> None:
+        """Raises ModelError naming what is wrong with the model or with the settings for it."""
+        self._num_threads = settings.num_threads or len(os.sched_getaffinity(0))
+        torch.set_num_threads(self._num_threads)
+        opened = open_model(Path(settings.model) if settings.model else None)
+        self._max_model_len = _max_model_len(settings, opened)
+        self._model = _model_info(opened, name=settings.served_model_name or opened.name, max_model_len=self._max_model_len)
+        with torch.inference_mode():
+            precision = choose_precision(settings.precision, config=opened.config)
+            weights = load_weights(
+                opened.source,
+                config=opened.config,
+                num_ids=self._model.vocab_size,
+                make=precision.make,
+                make_head=precision.make_head,
+            )
+            self._decoder = Decoder(opened.config, weights=weights, max_model_len=self._max_model_len)
+        num_blocks = _num_blocks(settings, opened)
+        self._cache: KvCache | None = KvCache(opened.config, num_blocks=num_blocks)
+        self._info = BackendInfo(
+            block_size=BLOCK_SIZE,
+            num_blocks=num_blocks,
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            device=f"cpu ({torch.cpu.get_capabilities().get('cpu_name', 'unknown')}, {self._num_threads} threads)",
+            kernels=KERNELS,
+            precision=precision.name,
+            batch_invariant=precision.batch_invariant,
+            ragged_granted=settings.ragged == "auto",
+            ragged_reason="paged attention takes a length per row"
+            if settings.ragged == "auto"
+            else "refused by the setting `ragged`",
+        )
+        log.info("%s: %s, %d KV blocks of %d tokens", self._model.model_name, self._info.device, num_blocks, BLOCK_SIZE)
+
+    @property
+    def model(self) -> ModelInfo:
+        """See `Backend`."""
+        return self._model
+
+    @property
+    def info(self) -> BackendInfo:
+        """See `Backend`."""
+        return self._info
+
+    def forward(self, batch: Batch) -> Sampled:
+        """See `Backend`."""
+        if self._cache is None:
+            raise RuntimeError("the backend is closed")
+        set_num_threads(self._num_threads)  # numba keeps it per thread, and the worker's is not the one that made us
+        started_ns = time.perf_counter_ns()
+        self._cache.copy(batch.copy_src, destination=batch.copy_dst)
+        if not len(batch.token_ids):
+            return Sampled(token_ids=np.zeros(0, np.int32))
+        with torch.inference_mode():
+            hidden = self._decoder.hidden(batch, cache=self._cache)
+            last = torch.from_numpy(batch.query_start[1:] - 1)
+            logits = self._decoder.logits(hidden[last[torch.from_numpy(batch.sample.rows)]])
+            prompt_logprobs = score_prompts(self._decoder, hidden, batch=batch)
+            ends = hidden[last].numpy()
+        forward_ns = time.perf_counter_ns() - started_ns
+        sampled = Sampled(token_ids=logits.argmax(dim=1).numpy().astype(np.int32))
+        sampled.row_errors = _row_errors(ends)
+        sampled.prompt_logprobs = prompt_logprobs
+        sampled.digest = _digests(ends) if batch.want_digests else sampled.digest
+        sampled.forward_ns = forward_ns
+        sampled.sample_ns = time.perf_counter_ns() - started_ns - forward_ns
+        return sampled
+
+    def reset(self) -> None:
+        """Nothing to do: a block is written before it is read."""
+
+    def close(self) -> None:
+        """See `Backend`."""
+        self._cache = None
+
+
+def _max_model_len(settings: ExecutorSettings, opened: OpenModel) -> int:
+    most = opened.config.max_position
+    if settings.max_model_len > most:
+        raise ModelError(f"max_model_len is {settings.max_model_len}, the model was made for {most} tokens")
+    return settings.max_model_len or most
+
+
+def _num_blocks(settings: ExecutorSettings, opened: OpenModel) -> int:
+    if settings.block_size != BLOCK_SIZE:
+        raise ModelError(f"block_size is {settings.block_size}, the kernels of this backend have {BLOCK_SIZE}")
+    count = settings.num_blocks or settings.kv_memory // block_bytes(opened.config)
+    if not count:
+        raise ModelError(f"kv_memory of {settings.kv_memory} bytes holds no block; one takes {block_bytes(opened.config)}")
+    return count
+
+
+def _model_info(opened: OpenModel, *, name: str, max_model_len: int) -> ModelInfo:
+    text = opened.text
+    return ModelInfo(
+        model_digest=opened.digest,
+        model_name=name,
+        tokenizer_json=text.tokenizer_json,
+        chat_template=text.chat_template,
+        bos_token_id=text.bos_token_id,
+        add_bos=text.add_bos,
+        eos_token_ids=text.eos_token_ids,
+        max_model_len=max_model_len,
+        vocab_size=min(text.num_ids, opened.config.vocab_size),
+    )
+
+
+def _row_errors(ends: F32) -> dict[int, tuple[str, str]]:
+    """Rows whose last hidden state [R', hidden] is not finite; their logits would not be either."""
+    bad = np.flatnonzero(~np.isfinite(ends).all(axis=1))
+    return {int(row): ("internal", "the model's output for this row is not finite") for row in bad}
+
+
+def _digests(ends: F32) -> U64:
+    """BLAKE2b-64 of each row's last hidden state [R', hidden]."""
+    digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in ends]
+    return np.frombuffer(b"".join(digests), np.uint64).copy()
