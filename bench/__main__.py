@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bench import report
-from bench.client import BenchError, Target, run_all
+from bench.client import BenchError, Target
 from bench.config import BenchSettings
 from bench.measure import Measured, measure
-from bench.server import Watch, started
+from bench.server import Server, Watch, started
 from bench.words import find_words
 from bench.workloads import SHAPES, Request, Shape, quickened, requests_of
 from drumline import settings
@@ -44,15 +44,14 @@ async def _run(wanted: BenchSettings, flags: Sequence[str]) -> dict[Shape, list[
     shapes = [quickened(SHAPES[name]) if wanted.quick else SHAPES[name] for name in wanted.workload]
     results: dict[Shape, list[Measured]] = {shape: [] for shape in shapes}
     headers = {"authorization": f"Bearer {wanted.api_key}"} if wanted.api_key else {}
-    async with (
-        _server(wanted, flags) as (url, pid),
-        httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as http,
-    ):
-        model = str((await http.get("/v1/models")).raise_for_status().json()["data"][0]["id"])
-        target = Target(url, model, wanted.api_key)
-        words = await find_words(http, model=model, seed=wanted.seed)
-        watch = Watch(http, launcher_pid=pid)
-        await run_all(target, [[Request(tuple(words[:16]), 8)]] * 2)  # kernels compile and pages are touched before anything counts
+    async with _server(wanted, flags) as server:
+        async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60, trust_env=False) as http:
+            model = str((await http.get("/v1/models")).raise_for_status().json()["data"][0]["id"])
+            words = await find_words(http, model=model, seed=wanted.seed)
+        target = Target(server.url, model, wanted.api_key)
+        watch = Watch(server)
+        # Kernels compile and pages are touched before anything counts.
+        await measure(target, [[Request(tuple(words[:16]), 8)]] * 2, watch=watch)
         with Progress(
             SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True)
         ) as progress:
@@ -66,15 +65,15 @@ async def _run(wanted: BenchSettings, flags: Sequence[str]) -> dict[Shape, list[
 
 
 @asynccontextmanager
-async def _server(wanted: BenchSettings, flags: Sequence[str]) -> AsyncIterator[tuple[str, int | None]]:
-    """URL of the server under test, and the process id of its launcher when it is ours."""
+async def _server(wanted: BenchSettings, flags: Sequence[str]) -> AsyncIterator[Server]:
+    """The server under test."""
     if not wanted.url:
-        async with started(flags) as (url, pid):
-            yield url, pid
+        async with started(flags) as server:
+            yield server
         return
     if flags:
         raise BenchError("flags behind -- are for a server that bench starts itself; leave out --url")
-    yield wanted.url.rstrip("/").removesuffix("/v1"), None
+    yield Server(wanted.url.rstrip("/").removesuffix("/v1"))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-import statistics
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -12,12 +12,35 @@ from typing import Final
 
 import httpx
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from bench.client import BenchError
 
 _SERVICES: Final = {"gateway": "gateway", "scheduler_svc": "scheduler", "executor_svc": "executor"}
 """Module on a service's command line -> its name here."""
 _STOP_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """What is measured. `launcher_pid` and `metrics_url` (the scheduler's) are None for a server that is somebody else's."""
+
+    url: str
+    launcher_pid: int | None = None
+    metrics_url: str | None = None
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Seconds, all executors: without a plan while a row could run, and in which a row could run."""
+
+    idle_s: float = 0.0
+    runnable_s: float = 0.0
+
+    def share_since(self, before: "Idle") -> float | None:
+        """Idle share of the time in between, 0..1; None = nothing could run, or nothing is known."""
+        runnable_s = self.runnable_s - before.runnable_s
+        return max(0.0, self.idle_s - before.idle_s) / runnable_s if runnable_s > 0 else None
 
 
 @dataclass(frozen=True)
@@ -38,53 +61,47 @@ class Cost:
 
 
 class Watch:
-    """Reads processor time, memory and idle share of a server before and after a run."""
+    """Reads processor time, memory and idle time of a server before and after a run."""
 
-    def __init__(self, http: httpx.AsyncClient, *, launcher_pid: int | None) -> None:
-        """`launcher_pid` is that of a `drumline serve` of ours, or None for a server that is somebody else's.
-
-        Make it right before the first request: the idle share that the status shows counts from the first plan.
-        """
-        self._http = http
-        self._launcher_pid = launcher_pid
-        self._first_plan_s = time.monotonic()
+    def __init__(self, server: "Server") -> None:
+        self._server = server
         self._began_s = self._busy_s = 0.0
         self._cpu_s: dict[str, float] = {}
-        self._idle_s: float | None = None
+        self._idle = Idle()
 
     async def begin(self) -> None:
         """Remembers where things stand."""
-        self._idle_s = await self._idle_so_far()
+        self._idle = await self._idle_so_far()
         self._cpu_s, self._busy_s, self._began_s = self._cpu(), _machine_busy_s(), time.monotonic()
 
     async def end(self) -> Cost:
         """What it cost since `begin`."""
         wall_s = time.monotonic() - self._began_s
         busy_s, cpu_s = _machine_busy_s() - self._busy_s, self._cpu()
-        idle_s = await self._idle_so_far()
-        ours = self._launcher_pid is not None
+        ours = self._server.launcher_pid is not None
         return Cost(
             wall_s=wall_s,
             busy_s=busy_s,
             cpu_s={name: cpu_s[name] - self._cpu_s.get(name, 0.0) for name in cpu_s} if ours else None,
             rss_bytes={name: _rss(processes) for name, processes in self._processes().items()} if ours else None,
-            idle_share=None if idle_s is None or self._idle_s is None else max(0.0, idle_s - self._idle_s) / wall_s,
+            idle_share=(await self._idle_so_far()).share_since(self._idle),
         )
 
-    async def _idle_so_far(self) -> float | None:
-        """Idle seconds of the average executor since its first plan; None = not shown, or its first plan was before our time."""
-        if self._launcher_pid is None:
-            return None
-        reply = await self._http.get("/status")
-        if reply.status_code != httpx.codes.OK:
-            return None
-        shares = [e["idle_fraction"] for e in reply.json().get("executors", []) if e.get("idle_fraction") is not None]
-        return float(statistics.fmean(shares)) * (time.monotonic() - self._first_plan_s) if shares else None
+    async def _idle_so_far(self) -> "Idle":
+        """The scheduler's own account, from its metrics; empty when they are not ours to read."""
+        if not self._server.metrics_url:
+            return Idle()
+        async with httpx.AsyncClient(trust_env=False) as http:
+            text = (await http.get(self._server.metrics_url)).text
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        return Idle(
+            *(sum(s.value for s in samples if s.name == f"drumline:executor_{name}_seconds_total") for name in ("idle", "runnable"))
+        )
 
     def _processes(self) -> dict[str, list[psutil.Process]]:
         found: dict[str, list[psutil.Process]] = {name: [] for name in _SERVICES.values()}
-        if self._launcher_pid is not None:
-            for process in psutil.Process(self._launcher_pid).children(recursive=True):
+        if self._server.launcher_pid is not None:
+            for process in psutil.Process(self._server.launcher_pid).children(recursive=True):
                 for word in process.cmdline():
                     if word in _SERVICES:
                         found[_SERVICES[word]].append(process)
@@ -110,12 +127,14 @@ def _machine_busy_s() -> float:
 
 
 @asynccontextmanager
-async def started(flags: Sequence[str]) -> AsyncIterator[tuple[str, int]]:
-    """Runs `drumline serve` on a free port; gives its URL and process id, and ends it with a drain. Raises BenchError."""
+async def started(flags: Sequence[str]) -> AsyncIterator[Server]:
+    """Runs `drumline serve` on a free port, the scheduler's metrics on another; ends it with a drain. Raises BenchError."""
+    metrics_port = _free_port()
     command = [sys.executable, "-m", "launcher", "serve", "--port", "0", "--log-level", "warning", *flags]
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    env = os.environ | {"DRUMLINE_SCHEDULER_METRICS_PORT": str(metrics_port)}
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=env)
     try:
-        yield await _url_of(process), process.pid
+        yield Server(await _url_of(process), process.pid, f"http://127.0.0.1:{metrics_port}/metrics")
     finally:
         if process.returncode is None:
             process.terminate()
@@ -123,6 +142,11 @@ async def started(flags: Sequence[str]) -> AsyncIterator[tuple[str, int]]:
             await asyncio.wait_for(process.communicate(), _STOP_S)
         except TimeoutError:
             process.kill()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 async def _url_of(process: asyncio.subprocess.Process) -> str:
