@@ -1,0 +1,109 @@
+"""Applies a checked result: tokens to sequences, lengths to columns, ends and errors to the books, news to clients."""
+
+import numpy as np
+
+from scheduler_svc.core.check import RowNews
+from scheduler_svc.core.executor import ExecutorBooks
+from scheduler_svc.core.news import News
+from scheduler_svc.core.residency import end, publish_scheduled, taint_readers
+from scheduler_svc.core.rows import PlanInFlight
+from scheduler_svc.core.sequence import LIVE, Sequence, State
+from scheduler_svc.core.types import FinishReason, Outputs, StepResult
+
+
+class ResultApplier:
+    """Applies results to one executor's books.
+
+    Attributes:
+        ended: keys that ended with this result; the caller forgets them.
+    """
+
+    def __init__(self, books: ExecutorBooks, *, caching: bool) -> None:
+        self._books = books
+        self._caching = caching
+        self.ended: list[int] = []
+
+    def apply(self, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
+        """News of this result. The caller settles leaving sequences afterwards."""
+        if news.plain:
+            return self._apply_plain(flight, result, news)
+        return self._apply_rows(flight, result, news)
+
+    def _apply_plain(self, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
+        """Every row is a live decode that emitted one token: columns at once, then only what ended or filled a block."""
+        rows, books = flight.rows, self._books
+        for append, token in zip(rows.appends, news.token_ids, strict=True):
+            append(token)
+        books.cols.confirmed[rows.slots] = news.lengths
+        if self._caching:
+            for row in np.flatnonzero(news.lengths % books.kv.block_size == 0).tolist():
+                publish_scheduled(books, rows.seqs[row], num_tokens=int(news.lengths[row]), confirmed=True)
+        out = Outputs(
+            keys=rows.keys, token_ids=news.token_ids, logprobs=dict(result.logprobs), prompt_logprobs=dict(result.prompt_logprobs)
+        )
+        for row in sorted(news.finished):
+            out.finished.append((row, news.finished[row]))
+            self._end(rows.seqs[row])
+        return out
+
+    def _apply_rows(self, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
+        out = News()
+        offset = 0
+        for row, seq in enumerate(flight.rows.seqs):
+            count = 1 if news.emitted is None else news.emitted[row]
+            tokens = list(news.token_ids[offset : offset + count])
+            offset += count
+            if row in news.errors or row in news.skipped:
+                self._apply_not_run(out, row, seq, news)
+            elif seq.state in LIVE:
+                self._apply_live(out, row, seq, tokens=tokens, news=news, result=result, flight=flight)
+            elif seq.state is State.WITHDRAWN:
+                self._confirm(flight, row, seq)
+        return out.outputs()
+
+    def _apply_not_run(self, out: News, row: int, seq: Sequence, news: RowNews) -> None:
+        if row in news.errors and seq.state in LIVE:
+            out.fail(out.entry(seq.key), FinishReason.ERROR, *news.errors[row])
+            self._end(seq)
+        elif seq.state is State.WITHDRAWN:
+            taint_readers(self._books, seq)
+
+    def _apply_live(
+        self, out: News, row: int, seq: Sequence, *, tokens: list[int], news: RowNews, result: StepResult, flight: PlanInFlight
+    ) -> None:
+        seq.tokens += tokens
+        length = self._confirm(flight, row, seq)
+        if self._caching and row < flight.rows.num_decodes:
+            publish_scheduled(self._books, seq, num_tokens=length, confirmed=True)
+        prompt_logprobs = result.prompt_logprobs.get(row)
+        if prompt_logprobs is not None:
+            seq.num_prompt_logprobs_done = max(seq.num_prompt_logprobs_done, min(seq.num_prompt - 1, length))
+        reason = news.finished.get(row)
+        if tokens or reason is not None or not seq.started or prompt_logprobs is not None:
+            entry = out.entry(seq.key, tokens=tokens)
+            out.attach(entry, logprobs=result.logprobs.get(row), prompt_logprobs=prompt_logprobs)
+            if not seq.started:
+                seq.started = True
+                out.start(entry, seq.num_cached_tokens)
+            if reason is not None:
+                out.finish(entry, reason)
+                self._end(seq)
+
+    def _confirm(self, flight: PlanInFlight, row: int, seq: Sequence) -> int:
+        """The row ran: its new length counts, and prefix blocks that it filled are valid for good. Returns the length."""
+        books, rows = self._books, flight.rows
+        slot = rows.slots[row]
+        if row < rows.num_decodes:
+            books.cols.confirmed[slot] += 1
+            return int(books.cols.confirmed[slot])
+        prefill = rows.prefills[row - rows.num_decodes]
+        length = prefill.start + prefill.num_tokens
+        books.cols.confirmed[slot] = length
+        size = books.kv.block_size
+        for block in seq.blocks[prefill.start // size : length // size]:
+            books.kv.confirm(block, owner=seq.key)
+        return length
+
+    def _end(self, seq: Sequence) -> None:
+        end(self._books, seq)
+        self.ended.append(seq.key)

@@ -1,0 +1,142 @@
+"""Does a result agree with the books? Looked at in full before anything of it is applied."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_svc.core.errors import ResultMismatch
+from scheduler_svc.core.executor import ExecutorBooks
+from scheduler_svc.core.rows import PlanInFlight
+from scheduler_svc.core.sequence import LIVE, Sequence, State
+from scheduler_svc.core.types import FinishReason, StepResult
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class RowNews:
+    """A result in the plan's row numbering.
+
+    Attributes:
+        emitted: tokens per row, or None = exactly 1 by every row. token_ids: flattened, plain ints.
+        lengths: i64 [R]. finished, errors: by row. skipped: rows.
+        plain: nothing in it needs a look at each row: all rows decode, live, emitted one token, none skipped or failed.
+    """
+
+    emitted: list[int] | None
+    token_ids: Seq[int]
+    lengths: I64
+    finished: dict[int, FinishReason]
+    errors: dict[int, tuple[str, str]]
+    skipped: set[int]
+    plain: bool
+
+
+class ResultCheck:
+    """Checks one result; every complaint is a `ResultMismatch` that names row and field."""
+
+    def __init__(self, books: ExecutorBooks, flight: PlanInFlight, result: StepResult) -> None:
+        self._books = books
+        self._flight = flight
+        self._rows = flight.rows
+        self._result = result
+
+    def read(self) -> RowNews:
+        """The result as `RowNews`. Follows the executor's block tables; nothing else changes."""
+        result, rows = self._result, self._rows
+        emitted: list[int] | None = [int(count) for count in result.num_emitted] or None
+        news = RowNews(
+            emitted=None if emitted is None or emitted.count(1) == len(emitted) else emitted,
+            token_ids=[int(token) for token in result.token_ids],
+            lengths=np.asarray(result.lengths, np.int64),
+            finished=dict(result.finished),
+            errors={row: (code, message) for row, code, message in result.errors},
+            skipped=set(result.skipped),
+            plain=False,
+        )
+        self._check_shapes(news, counts=emitted)
+        regular = not rows.prefills and result.step_id > self._books.irregular_until
+        news.plain = regular and news.emitted is None and not news.errors and not news.skipped
+        if news.plain:
+            self._check_decodes(news)
+        else:
+            for row, seq in enumerate(rows.seqs):
+                self._check_row(news, row, seq)
+        self._check_blocks(news)
+        return news
+
+    def _fail(self, what: str) -> ResultMismatch:
+        return ResultMismatch(what, executor_id=self._books.executor_id, step_id=self._result.step_id)
+
+    def _check_shapes(self, news: RowNews, *, counts: list[int] | None) -> None:
+        num_rows = len(self._rows)
+        if counts is not None and len(counts) != num_rows:
+            raise self._fail(f"num_emitted has {len(counts)} entries, the plan has {num_rows} rows")
+        if len(news.lengths) != num_rows:
+            raise self._fail(f"lengths has {len(news.lengths)} entries, the plan has {num_rows} rows")
+        total = num_rows if news.emitted is None else sum(news.emitted)
+        if news.emitted is not None and min(news.emitted, default=0) < 0:
+            raise self._fail("num_emitted is negative")
+        if len(news.token_ids) != total:
+            raise self._fail(f"token_ids has {len(news.token_ids)} entries, num_emitted says {total}")
+        named = (*news.finished, *news.errors, *news.skipped, *self._result.logprobs, *self._result.prompt_logprobs)
+        if named and not 0 <= min(named) <= max(named) < num_rows:
+            raise self._fail(f"a row is named that the plan, with {num_rows} rows, does not have")
+        if len(news.finished) + len(news.errors) + len(news.skipped) != len(
+            news.finished.keys() | news.errors.keys() | news.skipped
+        ):
+            raise self._fail("a row is reported in more than one of finished, errors and skipped")
+
+    def _check_decodes(self, news: RowNews) -> None:
+        cols, slots = self._books.cols, self._rows.slots
+        wrong = np.flatnonzero(news.lengths != cols.confirmed[slots] + 1)
+        if len(wrong):
+            row = int(wrong[0])
+            raise self._fail(f"row {row} has length {int(news.lengths[row])}, expected {int(cols.confirmed[slots[row]]) + 1}")
+        for row in np.flatnonzero(news.lengths >= cols.limit[slots]).tolist():
+            if row not in news.finished:
+                raise self._fail(f"row {row} emitted its last token and did not finish")
+
+    def _check_row(self, news: RowNews, row: int, seq: Sequence) -> None:
+        count = 1 if news.emitted is None else news.emitted[row]
+        if row in news.skipped:
+            if seq.state in LIVE:
+                raise self._fail(f"row {row} was skipped although its sequence is live")
+            if count:
+                raise self._fail(f"row {row} was skipped and emitted {count} tokens")
+            return
+        if seq.state is State.ENDED:
+            raise self._fail(f"row {row} ran although its sequence had ended")
+        if row in news.errors:
+            if count:
+                raise self._fail(f"row {row} failed and emitted {count} tokens")
+            return
+        self._check_ran(news, row, seq, count=count)
+
+    def _check_ran(self, news: RowNews, row: int, seq: Sequence, *, count: int) -> None:
+        rows = self._rows
+        prefill = rows.prefills[row - rows.num_decodes] if row >= rows.num_decodes else None
+        before = prefill.start if prefill else int(self._books.cols.confirmed[rows.slots[row]])
+        fed = prefill.num_tokens if prefill else 1
+        samples = prefill is None or prefill.is_last
+        if count > (1 if samples and seq.request.max_tokens else 0):
+            raise self._fail(f"row {row} emitted {count} tokens, too many")
+        if seq.state not in LIVE:
+            return
+        if int(news.lengths[row]) != before + fed:
+            raise self._fail(f"row {row} has length {int(news.lengths[row])}, expected {before + fed}")
+        finished = row in news.finished
+        if finished and not samples:
+            raise self._fail(f"row {row} finished in the middle of its prefill")
+        if samples and not finished and (not count or before + fed >= int(self._books.cols.limit[rows.slots[row]])):
+            raise self._fail(f"row {row} emitted {count} tokens, may emit no more, and did not finish")
+
+    def _check_blocks(self, news: RowNews) -> None:
+        try:
+            expected = self._books.tables.follow(self._flight, skipped=news.skipped, ended=(*news.finished, *news.errors))
+        except KeyError as slot:
+            raise self._fail(f"slot {slot} ran although its sequence had ended there") from slot
+        if self._result.num_blocks_in_use != expected:
+            raise self._fail(f"num_blocks_in_use is {self._result.num_blocks_in_use}, expected {expected}")

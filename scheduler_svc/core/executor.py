@@ -1,0 +1,174 @@
+"""One executor's books: its memory, its slots, who is resident, which plans are in flight."""
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_svc.core.kv import KvCache
+from scheduler_svc.core.prefix import identity
+from scheduler_svc.core.rows import PlanInFlight, RowMap
+from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.tables import ExecutorTables
+from scheduler_svc.core.types import ExecutorInfo, Limits
+
+by_key = attrgetter("request.key")
+
+
+class SlotColumns:
+    """Lengths per slot, in tokens, as columns: a steady step touches them all at once. Values outlive a sequence until reuse.
+
+    Attributes:
+        upper: most that its cache may hold once every plan in flight has run.
+        confirmed: what its cache holds by the last result.
+        capacity: what its blocks can hold; never below `upper`.
+        limit: most that its cache may ever hold; no row is scheduled past it.
+        last_step: last plan that has a row of it.
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        self.upper: NDArray[np.int64] = np.zeros(num_slots, np.int64)
+        self.confirmed = np.zeros_like(self.upper)
+        self.capacity = np.zeros_like(self.upper)
+        self.limit = np.zeros_like(self.upper)
+        self.last_step = np.zeros_like(self.upper)
+
+
+class ExecutorBooks:
+    """What the scheduler knows of one executor; all of it is forgotten when the executor is lost.
+
+    Attributes:
+        info: its handshake. draining: nothing new is placed here.
+        max_rows, budget: most residents, and most tokens in one step; a resident can always decode, so max_rows <= budget.
+        kv: its blocks. tables: its block tables as of the last result.
+        cols: lengths per slot.
+        running: residents in state RUNNING, by key. prefilling, decoding: those with rows to schedule, in key order. retired:
+            residents with every row scheduled that they may have. Each of `running` is in exactly one of the three.
+        leaving: residents that only wait for plans in flight (PREEMPTING, DISCARDING, WITHDRAWN), by key.
+        free_slots: heap, lowest first. pending_freed, pending_aborted: slots that the next plan gives back.
+        releasing: (step, slot), a slot that the plan `step` gave back; free once it has returned.
+        in_flight: plans sent, oldest first.
+        irregular_until: rows of plans up to this step may belong to sequences that have ended or leave.
+        last_keys, last_all_decode: rows of the last plan that had rows, for "repeat".
+    """
+
+    def __init__(self, info: ExecutorInfo, limits: Limits, *, fingerprint: Callable[[bytes], bytes] = identity) -> None:
+        self.info = info
+        self.draining = False
+        self.budget = max(1, min(limits.max_num_batched_tokens, info.max_num_batched_tokens))
+        self.max_rows = max(1, min(limits.max_num_seqs, info.max_num_seqs, self.budget))
+        self.kv = KvCache(num_blocks=info.num_blocks, block_size=info.block_size, fingerprint=fingerprint)
+        self.tables = ExecutorTables(info.num_blocks)
+        self.cols = SlotColumns(info.max_num_seqs)
+        self.running: dict[int, Sequence] = {}
+        self.prefilling: list[Sequence] = []
+        self.decoding: list[Sequence] = []
+        self.retired: dict[int, Sequence] = {}
+        self.leaving: dict[int, Sequence] = {}
+        self.free_slots = list(range(info.max_num_seqs))
+        self.pending_freed: list[int] = []
+        self.pending_aborted: list[int] = []
+        self.releasing: deque[tuple[int, int]] = deque()
+        self.in_flight: deque[PlanInFlight] = deque()
+        self.next_step = 1
+        self.last_result_step = 0
+        self.cohort_id = 0
+        self.irregular_until = 0
+        self.last_keys: list[int] = []
+        self.last_all_decode = False
+        self._decode_map: RowMap | None = None
+
+    @property
+    def executor_id(self) -> int:
+        """Given by the shell."""
+        return self.info.executor_id
+
+    @property
+    def grant_id(self) -> int:
+        """The admission grant decided at the handshake, one per executor; never 0."""
+        return self.info.executor_id + 1
+
+    @property
+    def num_resident(self) -> int:
+        """Sequences that have a slot."""
+        return len(self.running) + len(self.leaving)
+
+    def can_ever_hold(self, seq: Sequence) -> bool:
+        """Whether prompt and max_tokens fit this executor when it is empty."""
+        return seq.max_total <= self.info.max_model_len and self.kv.blocks_for(seq.max_length) <= self.info.num_blocks
+
+    def is_in_flight(self, seq: Sequence) -> bool:
+        """Whether a plan that has not returned has a row of it."""
+        return int(self.cols.last_step[seq.slot]) > self.last_result_step
+
+    def decode_rows(self) -> RowMap:
+        """The rows of `decoding`; one shared object as long as membership stays."""
+        if self._decode_map is None:
+            self._decode_map = RowMap(self.decoding, [])
+        return self._decode_map
+
+    def finish_prefill(self, seq: Sequence) -> None:
+        """Its known tokens are all scheduled; it decodes from the next plan on, unless that was its last row."""
+        self.prefilling.remove(seq)
+        if self.cols.upper[seq.slot] >= self.cols.limit[seq.slot]:
+            self.retired[seq.key] = seq
+        else:
+            self.start_decoding(seq)
+
+    def start_decoding(self, seq: Sequence) -> None:
+        """It has decode rows to schedule."""
+        insort(self.decoding, seq, key=by_key)
+        self._decode_map = None
+
+    def start_prefilling(self, seq: Sequence) -> None:
+        """It has known tokens to schedule."""
+        insort(self.prefilling, seq, key=by_key)
+
+    def stop_scheduling(self, seq: Sequence) -> None:
+        """No further rows of it."""
+        self.retired.pop(seq.key, None)
+        for group in (self.decoding, self.prefilling):
+            if seq in group:
+                group.remove(seq)
+                self._decode_map = None
+
+    def retire(self, seqs: list[Sequence]) -> None:
+        """Every row that these decoding sequences may have is scheduled; only their results are awaited."""
+        keys = {seq.request.key for seq in seqs}
+        self.decoding = [seq for seq in self.decoding if seq.request.key not in keys]
+        self.retired.update((seq.request.key, seq) for seq in seqs)
+        self._decode_map = None
+
+    def take_slot(self, seq: Sequence) -> None:
+        """The lowest free slot, with fresh columns."""
+        slot = heappop(self.free_slots)
+        seq.slot = slot
+        seq.executor_id = self.info.executor_id
+        cols = self.cols
+        cols.upper[slot] = cols.confirmed[slot] = seq.num_cached_tokens
+        cols.capacity[slot] = len(seq.blocks) * self.kv.block_size
+        cols.limit[slot] = min(seq.max_length, self.info.max_model_len)
+        cols.last_step[slot] = 0
+        self.running[seq.key] = seq
+        self.start_prefilling(seq)
+
+    def append_blocks(self, seq: Sequence, count: int) -> list[int]:
+        """`count` more blocks behind its table; the caller checked that they exist."""
+        blocks = self.kv.allocate(count)
+        seq.blocks += blocks
+        self.cols.capacity[seq.slot] = len(seq.blocks) * self.kv.block_size
+        return blocks
+
+    def give_slots_back(self) -> None:
+        """Slots whose freeing plan has returned can be used again."""
+        while self.releasing and self.releasing[0][0] <= self.last_result_step:
+            heappush(self.free_slots, self.releasing.popleft()[1])
+
+    def restore_slots(self, slots: list[int]) -> None:
+        """Sets the free slots (restore)."""
+        self.free_slots = list(slots)
+        heapify(self.free_slots)

@@ -1,0 +1,145 @@
+"""The paged policy: everything mixes. Decodes first, then prefill chunks with what is left of the token budget, then newcomers."""
+
+from collections.abc import Sequence as Tokens
+
+import numpy as np
+
+from scheduler_svc.core.draft import StepDraft
+from scheduler_svc.core.executor import ExecutorBooks
+from scheduler_svc.core.policy import Router
+from scheduler_svc.core.residency import place
+from scheduler_svc.core.rows import PrefillRow, RowMap
+from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.types import Advance, Layout, Limits
+
+MAX_CONSIDERED = 64
+"""Waiting sequences looked at per step, so that a step's work is bounded."""
+
+
+class PagedAdmission:
+    """Rows of any length share a step. Within each group older goes first, in key order."""
+
+    name = "paged"
+    layout = Layout.PAGED
+    advance = Advance.PER_SEQUENCE
+
+    def __init__(self, limits: Limits) -> None:
+        self._max_chunk = limits.prefill_chunk or limits.max_num_batched_tokens
+        self._caching = limits.enable_prefix_caching
+
+    def plans_in_flight(self, limits: Limits) -> int:
+        """As set: a plan needs no token values, so the next can be sent before the last has returned."""
+        return limits.plans_in_flight
+
+    def choose(self, draft: StepDraft, router: Router) -> None:
+        """See `AdmissionPolicy`."""
+        self._choose_decodes(draft)
+        self._choose_prefills(draft)
+        if not draft.starved and not draft.books.draining:
+            self._admit(draft, router)
+
+    def has_room(self, seq: Sequence, books: ExecutorBooks) -> bool:
+        """A slot, and blocks for all known tokens and one more, beside what residents still need for theirs."""
+        if books.draining or not books.free_slots or books.num_resident >= books.max_rows or not books.can_ever_hold(seq):
+            return False
+        kv = books.kv
+        hits = self.lookup(seq, books)
+        reserved = sum(max(0, kv.blocks_for(other.num_known) - len(other.blocks)) for other in books.prefilling)
+        need = kv.blocks_for(min(len(seq.tokens) + 1, seq.max_length)) - len(hits)
+        return kv.pool.num_available - kv.pool.count_unheld(hits) >= need + reserved
+
+    def lookup(self, seq: Sequence, books: ExecutorBooks) -> list[int]:
+        """Blocks of the longest cached prefix; never all tokens, since one must be fed to sample. Changes nothing."""
+        chain = self._chain(seq, books)
+        return books.kv.index.match(chain, seq.tokens, block_size=books.kv.block_size, max_blocks=len(chain))
+
+    def _chain(self, seq: Sequence, books: ExecutorBooks) -> Tokens[bytes]:
+        """Digests of the blocks that may be hit."""
+        if not self._caching or seq.request.prompt_logprobs:
+            return ()
+        size = books.kv.block_size
+        most = (len(seq.tokens) - 1) // size
+        return seq.digests(most, model_digest=books.info.model_digest, block_size=size)[:most]
+
+    def _choose_decodes(self, draft: StepDraft) -> None:
+        books = draft.books
+        if not books.decoding:
+            return
+        rows, cols = books.decode_rows(), books.cols
+        upper = cols.upper[rows.slots]
+        left_out = False
+        for row in np.flatnonzero(upper >= cols.capacity[rows.slots]).tolist():
+            seq = rows.seqs[row]
+            if seq.state is State.RUNNING and not draft.grow(seq, int(upper[row]) + 1):
+                left_out = True
+        if left_out or draft.preempted:
+            kept = [seq for seq in books.decoding if cols.upper[seq.slot] < cols.capacity[seq.slot]]
+            rows = RowMap(kept, [])
+            upper = cols.upper[rows.slots]
+        upper += 1
+        cols.upper[rows.slots] = upper
+        cols.last_step[rows.slots] = books.next_step
+        draft.decodes = rows
+        draft.budget -= len(rows)
+        if done := np.flatnonzero(upper >= cols.limit[rows.slots]).tolist():
+            books.retire([rows.seqs[row] for row in done])
+
+    def _choose_prefills(self, draft: StepDraft) -> None:
+        for seq in list(draft.books.prefilling):
+            if draft.budget <= 0:
+                return
+            if seq.state is State.RUNNING and not self._feed(draft, seq):
+                return
+
+    def _feed(self, draft: StepDraft, seq: Sequence) -> bool:
+        """The next chunk of `seq`; False when blocks are short: nobody younger may take them then."""
+        books, cols, slot = draft.books, draft.books.cols, seq.slot
+        start = int(cols.upper[slot])
+        count = min(seq.num_known - start, self._max_chunk, draft.budget)
+        if not draft.grow(seq, start + count):
+            return False
+        end = start + count
+        is_last = end == seq.num_known
+        cols.upper[slot] = end
+        cols.last_step[slot] = books.next_step
+        draft.budget -= count
+        draft.prefills.append(PrefillRow(seq, start, count, is_last))
+        if self._caching:
+            size = books.kv.block_size
+            draft.computing.update(
+                seq.digests(end // size, model_digest=books.info.model_digest, block_size=size)[start // size : end // size]
+            )
+        if is_last:
+            books.finish_prefill(seq)
+        return True
+
+    def _admit(self, draft: StepDraft, router: Router) -> None:
+        """Newcomers in queue order. One that shares a prefix being computed in this very step waits for the next and hits it."""
+        books = draft.books
+        for count, seq in enumerate(list_head(draft)):
+            if draft.budget <= 0 or count >= MAX_CONSIDERED:
+                return
+            here = router.belongs(seq, books)
+            if here is None:
+                return
+            if not here:
+                continue
+            chain, hits = self._chain(seq, books), self.lookup(seq, books)
+            if len(hits) < len(chain) and chain[len(hits)] in draft.computing:
+                continue
+            draft.queue.remove(seq)
+            place(books, seq, hits=hits)
+            draft.new.append(seq)
+            if hits:
+                draft.appended.append((seq, list(hits)))
+            self._feed(draft, seq)
+
+
+def list_head(draft: StepDraft) -> list[Sequence]:
+    """The waiting sequences that this step may look at."""
+    head = []
+    for seq in draft.queue:
+        head.append(seq)
+        if len(head) >= MAX_CONSIDERED:
+            break
+    return head

@@ -1,0 +1,51 @@
+"""An admission policy chooses the rows of a step. Policies are named objects; each lives in its own file."""
+
+from typing import Protocol
+
+from scheduler_svc.core.draft import StepDraft
+from scheduler_svc.core.executor import ExecutorBooks
+from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.types import Advance, Layout, Limits
+
+
+class Router(Protocol):
+    """Says on which executor a waiting sequence belongs."""
+
+    def belongs(self, seq: Sequence, books: ExecutorBooks) -> bool | None:
+        """True: here. False: elsewhere, now. None: nowhere yet."""
+        ...
+
+
+class AdmissionPolicy(Protocol):
+    """Which sequences share the next forward pass of one executor."""
+
+    @property
+    def name(self) -> str:
+        """For settings, logs and status."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """Carried by every plan."""
+        ...
+
+    @property
+    def advance(self) -> Advance:
+        """Carried by every plan."""
+        ...
+
+    def plans_in_flight(self, limits: Limits) -> int:
+        """Most plans sent and not yet answered."""
+        ...
+
+    def has_room(self, seq: Sequence, books: ExecutorBooks) -> bool:
+        """Whether `seq` could enter `books` now; changes nothing."""
+        ...
+
+    def lookup(self, seq: Sequence, books: ExecutorBooks) -> list[int]:
+        """Blocks of `books` that hold the longest cached prefix that `seq` may use; changes nothing."""
+        ...
+
+    def choose(self, draft: StepDraft, router: Router) -> None:
+        """Fills the draft: decodes, prefill chunks, newcomers. Takes newcomers off the queue."""
+        ...

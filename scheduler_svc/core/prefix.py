@@ -1,0 +1,99 @@
+"""The prefix index: which block holds the keys and values of which token prefix.
+
+A full block is named by a SHA-256 chain: digest(block i) = SHA-256(digest(block i-1) + its token ids), and the chain starts at a
+digest over tagged fields (model, tenant, salt, block size), so that no two of them can stand in for each other. Tokens and the full
+digest are compared on a hit.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+TAG = b"drumline/prefix/1"
+
+
+def chain_root(*, model_digest: str, tenant: str, cache_salt: str, block_size: int) -> bytes:
+    """Where a chain starts. Each field is tagged by its place and length, so "a"+"b" never equals "ab"+""."""
+    digest = sha256(TAG)
+    for text in (model_digest, tenant, cache_salt, str(block_size)):
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.digest()
+
+
+def extend_chain(chain: list[bytes], *, root: bytes, tokens: Sequence[int], block_size: int, num_blocks: int) -> None:
+    """Appends digests until `chain` names the first `num_blocks` blocks of `tokens`, all of them full."""
+    parent = chain[-1] if chain else root
+    for index in range(len(chain), num_blocks):
+        parent = sha256(parent + array("I", tokens[index * block_size : (index + 1) * block_size]).tobytes()).digest()
+        chain.append(parent)
+
+
+@dataclass(slots=True)
+class Entry:
+    """A published block.
+
+    Attributes:
+        block: its id.
+        digest: its name in the chain.
+        parent: name of the block before it, or the root.
+        tokens: its own token ids.
+        owner: key of the sequence that computes it.
+        confirmed: its plan has returned and ran; until then a hit relies on a plan that was sent.
+    """
+
+    block: int
+    digest: bytes
+    parent: bytes
+    tokens: list[int]
+    owner: int
+    confirmed: bool
+
+
+def identity(digest: bytes) -> bytes:
+    """The index key of a digest: itself."""
+    return digest
+
+
+class PrefixIndex:
+    """Published blocks by digest and by block id; at most one block per digest, the first wins.
+
+    `fingerprint` maps a digest to its key in the index; a colliding one costs hits, never correctness.
+    """
+
+    def __init__(self, fingerprint: Callable[[bytes], bytes] = identity) -> None:
+        self._fingerprint = fingerprint
+        self._by_key: dict[bytes, Entry] = {}
+        self.by_block: dict[int, Entry] = {}
+
+    def match(self, chain: Sequence[bytes], tokens: Sequence[int], *, block_size: int, max_blocks: int) -> list[int]:
+        """Blocks that hold the longest published prefix of `tokens`, at most `max_blocks`. Changes nothing."""
+        blocks: list[int] = []
+        for index in range(min(max_blocks, len(chain))):
+            entry = self._by_key.get(self._fingerprint(chain[index]))
+            if entry is None or entry.digest != chain[index]:
+                break
+            if entry.tokens != tokens[index * block_size : (index + 1) * block_size]:
+                break
+            blocks.append(entry.block)
+        return blocks
+
+    def add(self, entry: Entry) -> bool:
+        """Publishes; False, and nothing happens, when the key is taken by another block."""
+        key = self._fingerprint(entry.digest)
+        if key in self._by_key:
+            return False
+        self._by_key[key] = entry
+        self.by_block[entry.block] = entry
+        return True
+
+    def remove(self, block: int) -> None:
+        """Un-publishes a block; nothing happens when it is not published."""
+        entry = self.by_block.pop(block, None)
+        if entry is not None:
+            del self._by_key[self._fingerprint(entry.digest)]
+
+    def __len__(self) -> int:
+        """Published blocks."""
+        return len(self.by_block)

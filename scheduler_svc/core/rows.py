@@ -1,0 +1,71 @@
+"""The rows of one plan, kept until its result comes back: results match by row index, never by slot."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.types import Plan, RowKind
+
+I32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefillRow:
+    """A chunk of known tokens: `start`, `num_tokens`, and whether it ends the known tokens and samples one."""
+
+    seq: Sequence
+    start: int
+    num_tokens: int
+    is_last: bool
+
+
+class RowMap:
+    """Rows in plan order: decodes first, then prefill chunks. Immutable; steady decode shares one map between plans.
+
+    Attributes:
+        seqs, keys: per row.
+        slots: i32 [R]; given only when restored, since a sequence that has ended no longer knows its slot.
+        num_decodes: leading rows that decode one token each.
+        prefills: the rows behind them.
+        appends: per decode row, appends to the sequence's tokens.
+    """
+
+    __slots__ = ("appends", "keys", "num_decodes", "prefills", "seqs", "slots")
+
+    def __init__(self, decodes: list[Sequence], prefills: list[PrefillRow], *, slots: list[int] | None = None) -> None:
+        self.seqs = [*decodes, *(row.seq for row in prefills)]
+        self.keys = [seq.request.key for seq in self.seqs]
+        self.slots: I32 = np.array([seq.slot for seq in self.seqs] if slots is None else slots, np.int32)
+        self.num_decodes = len(decodes)
+        self.prefills = prefills
+        self.appends: list[Callable[[int], None]] = [seq.tokens.append for seq in decodes]
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.seqs)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens fed."""
+        return self.num_decodes + sum(row.num_tokens for row in self.prefills)
+
+    def kinds(self) -> list[int]:
+        """The plan's `row_kinds` column."""
+        tail = [int(RowKind.PREFILL_LAST if row.is_last else RowKind.PREFILL) for row in self.prefills]
+        return [int(RowKind.DECODE)] * self.num_decodes + tail
+
+
+@dataclass(slots=True)
+class PlanInFlight:
+    """A plan that was sent and has not returned.
+
+    Attributes:
+        plan: as sent.
+        rows: its rows, also when the plan itself says "repeat".
+    """
+
+    plan: Plan
+    rows: RowMap

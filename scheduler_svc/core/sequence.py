@@ -1,0 +1,111 @@
+"""One sequence in the books: its tokens, where it lives, what it holds."""
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from scheduler_svc.core.prefix import chain_root, extend_chain
+from scheduler_svc.core.types import Request
+
+
+class State(IntEnum):
+    """Where a sequence is in its life.
+
+    WAITING -> RUNNING -> ENDED is the plain way. RUNNING -> PREEMPTING -> WAITING gives its blocks back; RUNNING -> DISCARDING ->
+    WAITING does so too but throws away what plans in flight emit, because they read a block that was never computed. WITHDRAWN
+    waits for plans in flight after an abort or a deadline.
+    """
+
+    WAITING = 1
+    RUNNING = 2
+    PREEMPTING = 3
+    DISCARDING = 4
+    WITHDRAWN = 5
+    ENDED = 6
+
+
+LIVE = (State.RUNNING, State.PREEMPTING)
+"""States whose results count."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request and everything needed to resume it on any executor. Ordered by `key`, the total order of everything.
+
+    Attributes:
+        request: as it arrived.
+        tokens: prompt, then every token delivered.
+        state: see `State`.
+        executor_id, slot: where it is resident; -1 = nowhere.
+        blocks: its block table there, in order.
+        num_known: tokens known when it was placed there; prefill ends at this length.
+        num_cached_tokens: of those, found in the prefix cache.
+        num_published: leading blocks already offered to the prefix cache.
+        num_prompt_logprobs_done: prompt log-probabilities delivered.
+        num_placements: times that it entered an executor.
+        started: its first placement was reported.
+        chain, chain_base: digests of leading full blocks, and the root they start from.
+    """
+
+    request: Request
+    tokens: list[int]
+    state: State = State.WAITING
+    executor_id: int = -1
+    slot: int = -1
+    blocks: list[int] = field(default_factory=list)
+    num_known: int = 0
+    num_cached_tokens: int = 0
+    num_published: int = 0
+    num_prompt_logprobs_done: int = 0
+    started: bool = False
+    num_placements: int = 0
+    chain: list[bytes] = field(default_factory=list)
+    chain_base: bytes = b""
+
+    @property
+    def key(self) -> int:
+        """The request's key."""
+        return self.request.key
+
+    @property
+    def num_prompt(self) -> int:
+        """Prompt tokens."""
+        return len(self.request.prompt)
+
+    @property
+    def num_emitted(self) -> int:
+        """Tokens delivered."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def max_total(self) -> int:
+        """Most tokens it may ever have, prompt included."""
+        return len(self.request.prompt) + self.request.max_tokens
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens it may ever have in a cache: the last emitted one is never fed."""
+        return len(self.request.prompt) + max(self.request.max_tokens, 1) - 1
+
+    def digests(self, num_blocks: int, *, model_digest: str, block_size: int) -> Tokens[bytes]:
+        """Digests of at least the first `num_blocks` blocks of `tokens`, which must be full."""
+        if self.executor_id < 0 or not self.chain_base:
+            request = self.request
+            base = chain_root(
+                model_digest=model_digest, tenant=request.tenant, cache_salt=request.cache_salt, block_size=block_size
+            )
+            if base != self.chain_base:
+                self.chain_base = base
+                self.chain = []
+        if len(self.chain) < num_blocks:
+            extend_chain(self.chain, root=self.chain_base, tokens=self.tokens, block_size=block_size, num_blocks=num_blocks)
+        return self.chain
+
+    def leave(self) -> None:
+        """Forgets where it was resident. The caller has given slot and blocks back."""
+        self.executor_id = -1
+        self.slot = -1
+        self.blocks = []
+        self.num_known = 0
+        self.num_cached_tokens = 0
+        self.num_published = 0
