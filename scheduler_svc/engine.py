@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from drumline.errors import Draining, DrumlineError, InvalidRequest, ModelMismatch, StaleEpoch, Unavailable
+from drumline.errors import Draining, DrumlineError, InvalidRequest, ModelMismatch, PlanRejected, StaleEpoch, Unavailable
 from scheduler_svc import wire
+from scheduler_svc.accounts import StepAccounts
 from scheduler_svc.core.errors import ResultMismatch
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import Outputs, StepResult
 from scheduler_svc.executor_link import ExecutorLink
-from scheduler_svc.metrics import StepAccounts
 from scheduler_svc.ports import Clock, Recorder
 from scheduler_svc.routing import GatewaySession, Routes
 
@@ -59,6 +59,8 @@ class Engine:
         self.routes = Routes()
         self.accounts: dict[str, StepAccounts] = {}
         self.num_lost = 0
+        self.num_admitted = 0
+        self.num_late_results = 0
         self._core = core
         self._recorder = recorder
         self._clock = clock
@@ -106,18 +108,18 @@ class Engine:
 
     def _on_result(self, link: ExecutorLink, result: StepResult, *, raw: bytes, times: wire.StepTimes) -> None:
         if link.executor_id not in self.links:
-            return  # said after it was lost
-        sent_ns = link.in_flight.pop(result.step_id, None)
+            self.num_late_results += 1  # said after it was lost
+            return
         self._recorder.result(link.executor_id, raw)
         try:
+            sent_ns = link.returned(result.step_id)
             outputs = self._core.update(link.executor_id, result)
-        except ResultMismatch as error:
+        except (ResultMismatch, PlanRejected) as error:
             self._recorder.dump(f"result_mismatch executor={link.address}: {error}")
             link.close(f"result mismatch: {error}")
             self._remove(link, f"result mismatch: {error}")
             return
-        if sent_ns is not None:
-            self.accounts[link.address].answered(self._clock.now_ns(), sent_ns=sent_ns, times=times)
+        self.accounts[link.address].answered(self._clock.now_ns(), sent_ns=sent_ns, times=times)
         self._deliver(outputs, source=link.executor_id)
 
     def _tick(self, executor_id: int) -> None:
@@ -172,6 +174,7 @@ class Engine:
         requests = wire.requests_of(submit, first_key=first_key, arrival_ns=now_ns, default_timeout_ms=self._default_timeout_ms)
         refusal = self._core.add_requests(requests)
         if refusal is None:
+            self.num_admitted += len(handles)
             self.routes.add(session, first_key=first_key, handles=handles)
         session.push(wire.admission(handles, refusal))
 

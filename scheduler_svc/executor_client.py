@@ -9,7 +9,7 @@ import logging
 import random
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -22,12 +22,15 @@ from drumline.executor.v1.executor_pb2 import (
     OpenSession,
     RunPlansRequest,
 )
-from drumline.executor.v1.executor_pb2_grpc import ExecutorAsyncStub, ExecutorStub
+from drumline.executor.v1.executor_pb2_grpc import ExecutorStub
 from drumline.rpc import error_of, open_channel
 from drumline.version import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from scheduler_svc import wire
 from scheduler_svc.executor_link import ExecutorLink, LinkOwner
 from scheduler_svc.ports import Clock
+
+if TYPE_CHECKING:
+    from drumline.executor.v1.executor_pb2_grpc import ExecutorAsyncStub
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -104,7 +107,7 @@ class ExecutorClient:
         finally:
             await channel.close(None)
 
-    async def _handshake(self, stub: ExecutorAsyncStub) -> tuple[ExecutorLink, GetModelResponse | None]:
+    async def _handshake(self, stub: "ExecutorAsyncStub") -> tuple[ExecutorLink, GetModelResponse | None]:
         """What the executor is, and the model if nobody has it yet."""
         timeout = self._liveness.connect_timeout_s
         caps = await _answer(stub.GetCapabilities(GetCapabilitiesRequest(), timeout=timeout))
@@ -128,7 +131,7 @@ class ExecutorClient:
             session_epoch=link.session_epoch,
             protocol_version=min(PROTOCOL_VERSION, link.capabilities.protocol_version),
             model_digest=info.model_digest,
-            grant_id=link.executor_id,
+            grant_id=wire.grant_of(link.executor_id),
             ragged_granted=info.ragged_granted,
             ragged_reason=info.ragged_reason,
         )
@@ -145,7 +148,7 @@ class ExecutorClient:
         if response.WhichOneof("message") != "opened" or response.opened.session_epoch != link.session_epoch:
             raise ProtocolMismatch("the executor did not answer `open` with `opened`")
 
-    async def _serve(self, stub: ExecutorAsyncStub, call: Any, link: ExecutorLink) -> None:
+    async def _serve(self, stub: "ExecutorAsyncStub", call: Any, link: ExecutorLink) -> None:
         """Plans out, results in, until something ends. Raises why; the owner hears `lost` in any case."""
         tasks = [
             asyncio.create_task(self._read(call, link)),
@@ -191,7 +194,7 @@ class ExecutorClient:
             raise Unavailable(f"result of step {message.step_id} cannot be read: {error}") from None
         await self._owner.result(link, result, raw=message.SerializeToString(), times=wire.times_of(message))
 
-    async def _watch(self, stub: ExecutorAsyncStub, link: ExecutorLink) -> None:
+    async def _watch(self, stub: "ExecutorAsyncStub", link: ExecutorLink) -> None:
         """Probes a silent executor; raises Unavailable once it is dead, frozen or stuck."""
         lively = self._liveness
         while True:

@@ -8,7 +8,7 @@ import asyncio
 from typing import Protocol
 
 from drumline import limits
-from drumline.errors import StaleEpoch
+from drumline.errors import PlanRejected, StaleEpoch
 from drumline.executor.v1.executor_pb2 import GetCapabilitiesResponse, GetModelResponse, RunPlansRequest
 from scheduler_svc import wire
 from scheduler_svc.core.types import Plan, StepResult
@@ -47,6 +47,13 @@ class ExecutorLink:
         if not plan.repeat_rows:
             self.num_scheduled = len(plan.slots)
         return bytes(message.SerializeToString())
+
+    def returned(self, step_id: int) -> int:
+        """The oldest plan in flight came back; returns when it was submitted, ns. Raises PlanRejected if it is another one."""
+        oldest = next(iter(self.in_flight), None)
+        if step_id != oldest:
+            raise PlanRejected(f"result of step {step_id} came, that of step {oldest} was due")
+        return self.in_flight.pop(step_id)
 
     def close(self, reason: str) -> None:
         """Ends the session from the engine's side (for example after a result that contradicts its plan). Idempotent."""

@@ -1,115 +1,24 @@
-"""What the scheduler says about itself: step accounts, the Prometheus exposition, and the throughput line.
+"""The Prometheus exposition and the throughput line, both made from a `View`.
 
-Nothing is counted twice: the core counts sequences and tokens, the accounts count time, and a scrape reads both. A scrape never
-changes anything and an error in it never reaches the step loop.
+A scrape never changes anything and an error in it never reaches the step loop.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from scheduler_svc.wire import StepTimes
+from scheduler_svc.accounts import StepAccounts
+from scheduler_svc.view import ExecutorView, View
 
 _LOG = logging.getLogger(__name__)
 _PREFIX: Final = "drumline:"
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-
-@dataclass(slots=True)
-class StepAccounts:
-    """Where the steps of one executor's address spent their time, ns. Totals only rise.
-
-    A step's life is wire + queue (behind earlier plans on the executor) + device. Idle is the executor's own time without a plan
-    in hand, counted only while the scheduler had something for it to run.
-    """
-
-    num_steps: int = 0
-    queue_ns: int = 0
-    wire_ns: int = 0
-    device_ns: int = 0
-    idle_ns: int = 0
-    busy_ns: int = 0
-    """Wall time in which something could run: finished stretches; see `runnable_ns`."""
-    _work_since_ns: int = 0
-    _last_ns: int = 0
-
-    def submitted(self, now_ns: int) -> None:
-        """A plan was sent."""
-        self._work_since_ns = self._work_since_ns or now_ns
-        self._last_ns = now_ns
-
-    def answered(self, now_ns: int, *, sent_ns: int, times: StepTimes) -> None:
-        """A plan that was sent at `sent_ns` returned."""
-        self.num_steps += 1
-        self.queue_ns += times.queue_ns
-        self.device_ns += times.device_ns
-        self.wire_ns += max(0, now_ns - sent_ns - times.queue_ns - times.device_ns)
-        # before the work began the executor was rightly idle
-        self.idle_ns += min(times.idle_ns, max(0, sent_ns - self._work_since_ns))
-        self._last_ns = now_ns
-
-    def workless(self) -> None:
-        """Nothing is in flight and nothing can run here."""
-        if self._work_since_ns:
-            self.busy_ns += max(0, self._last_ns - self._work_since_ns)
-            self._work_since_ns = 0
-
-    def runnable_ns(self) -> int:
-        """Wall time so far in which something could run."""
-        return self.busy_ns + (max(0, self._last_ns - self._work_since_ns) if self._work_since_ns else 0)
-
-    def idle_fraction(self) -> float | None:
-        """Share of `runnable_ns` without a plan in hand; None before the first step."""
-        runnable_ns = self.runnable_ns()
-        return min(1.0, self.idle_ns / runnable_ns) if self.num_steps and runnable_ns else None
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorView:
-    """One address at one moment. Block counts are 0 while no session is open."""
-
-    address: str
-    instance_id: str
-    state: str
-    num_resident: int
-    num_scheduled: int
-    plans_in_flight: int
-    num_blocks: int
-    num_blocks_used: int
-    num_blocks_cached: int
-    ragged_granted: bool
-    ragged_reason: str
-    device: str
-    precision: str
-    accounts: StepAccounts
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The scheduler at one moment, for status, metrics and the throughput line. `num_` totals of tokens and events only rise."""
-
-    num_waiting: int
-    num_waiting_tokens: int
-    num_resident: int
-    num_scheduled: int
-    num_admitted: int
-    num_preemptions: int
-    num_prompt_tokens: int
-    num_generated_tokens: int
-    prefix_queries: int
-    prefix_hits: int
-    num_late_dropped: int
-    num_executors_lost: int
-    num_gateways_dropped: int
-    draining: bool
-    executors: Sequence[ExecutorView]
 
 
 class SchedulerCollector(Collector):

@@ -7,7 +7,8 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, cast
 
 from grpc_health.v1 import health_pb2_grpc
 
@@ -19,10 +20,11 @@ from scheduler_svc.core.types import Limits
 from scheduler_svc.discovery import Discovery, Resolve, resolve_by_system
 from scheduler_svc.engine import Engine
 from scheduler_svc.executor_client import ExecutorClient, Liveness
-from scheduler_svc.metrics import View, exposition, log_throughput
+from scheduler_svc.metrics import exposition, log_throughput
 from scheduler_svc.ports import Clock, MonotonicClock, Recorder
 from scheduler_svc.recording import FileRecorder
 from scheduler_svc.service import Health, Service
+from scheduler_svc.view import View, view_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -121,10 +123,14 @@ class SchedulerProcess:
 
     def view(self) -> View:
         """The scheduler now."""
-        stats, engine = self.core.stats(), self.engine
-        raise NotImplementedError
+        return view_of(
+            self.core.stats(),
+            self.engine,
+            clients=self.discovery.clients.values(),
+            num_gateways_dropped=self.service.num_gateways_dropped,
+        )
 
-    def _begin(self, work: "asyncio.Coroutine[None, None, None]", name: str) -> None:
+    def _begin(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._ended)
         self._tasks.append(task)
@@ -161,8 +167,8 @@ async def serve(settings: SchedulerSettings) -> None:
         await process.start()
         sys.stdout.write(f"READY scheduler {settings.host}:{process.port}\n")
         sys.stdout.flush()
-        stopped = asyncio.create_task(stopping.wait())
-        await asyncio.wait([stopped, process.failed], return_when=asyncio.FIRST_COMPLETED)
+        stopped: asyncio.Future[Any] = asyncio.ensure_future(stopping.wait())
+        await asyncio.wait({stopped, cast(asyncio.Future[Any], process.failed)}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if not process.failed.done():
             _LOG.info("draining for at most %g s", drain_timeout_s)

@@ -16,8 +16,8 @@ from drumline.scheduler.v1 import scheduler_pb2 as pb
 from drumline.scheduler.v1.scheduler_pb2_grpc import SchedulerServicer, add_SchedulerServicer_to_server
 from drumline.version import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, SOFTWARE_VERSION
 from scheduler_svc.engine import Engine
-from scheduler_svc.metrics import ExecutorView, View
 from scheduler_svc.routing import GatewaySession
+from scheduler_svc.view import ExecutorView, View
 
 _EOF: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]
 _LOG = logging.getLogger(__name__)

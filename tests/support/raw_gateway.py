@@ -27,7 +27,7 @@ class RawGateway:
 
     Attributes:
         tokens: handle -> emitted ids. finished: handle -> reason. errors: handle -> (code, message). cached: handle -> prompt
-        tokens found in the prefix cache. admissions: first handle of a Submit -> Admission. messages: StepTokens in order.
+        tokens found in the prefix cache. admissions: handle -> Admission of its Submit. messages: StepTokens in order.
         ended: why the stream is over, once it is.
     """
 
@@ -41,7 +41,7 @@ class RawGateway:
         self.admissions: dict[int, pb.Admission] = {}
         self.messages: list[pb.StepTokens] = []
         self.welcome: pb.Welcome | None = None
-        self.ended: asyncio.Future[grpc.aio.AioRpcError | None] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._reads = reads
         self._hello = hello or pb.Hello(protocol_version=PROTOCOL_VERSION, gateway_id="raw")
         self._handles = itertools.count(1)
@@ -106,7 +106,7 @@ class RawGateway:
                 getattr(self, f"_on_{message.WhichOneof('message')}")(message)
                 async with self._news:
                     self._news.notify_all()
-        except grpc.aio.AioRpcError as failure:
+        except (grpc.aio.AioRpcError, AssertionError) as failure:
             error = failure
         except asyncio.CancelledError:
             pass
@@ -120,7 +120,7 @@ class RawGateway:
         self.welcome = message.welcome
 
     def _on_admission(self, message: pb.ServeResponse) -> None:
-        self.admissions[message.admission.handles[0]] = message.admission
+        self.admissions |= dict.fromkeys(message.admission.handles, message.admission)
 
     def _on_tokens(self, message: pb.ServeResponse) -> None:
         step = message.tokens

@@ -287,7 +287,7 @@ class _Session:
             residents[new.slot] = Resident(list(new.token_ids), new.num_prompt_tokens, new.sampling, new.num_cached_tokens)
         slots, kinds, nums, starts = self._rows_of(plan)
         for row, block in zip(plan.block_row, plan.block_id, strict=True):
-            if slots[row] in residents:
+            if slots[row] in residents and not residents[slots[row]].ended:
                 residents[slots[row]].blocks.append(block)
         if sum(nums) > self.executor.caps.max_num_batched_tokens:
             self._complain(plan, f"{sum(nums)} tokens in one step")
@@ -298,7 +298,9 @@ class _Session:
         if any(count != 1 for count in emitted):
             result.num_emitted.extend(emitted)
         self._check_blocks(plan)
-        result.num_blocks_in_use = len({block for resident in residents.values() for block in resident.blocks})
+        result.num_blocks_in_use = len(
+            {block for resident in residents.values() for block in resident.blocks if not resident.ended}
+        )
         result.timing.forward_ns = int(self.executor.delay_s * 1e9)
         return result
 
@@ -313,6 +315,8 @@ class _Session:
         """Runs one row; returns how many tokens it emitted."""
         resident = self.executor.residents.get(slot)
         if resident is None or resident.ended:
+            if resident is not None:
+                resident.blocks = []
             result.skipped_row.append(row)
             result.length.append(0)
             return 0
