@@ -4,6 +4,7 @@ A frame is `(kind, t_ns, payload)`. `t_ns` is the recorder's monotonic clock. `p
 frame of any other shape is refused. Wire messages are `bytes`, exactly as they crossed.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Final
@@ -145,14 +146,20 @@ def pack_state(state: object) -> bytes:
     return bytes(msgpack.packb(state, default=_to_ext))
 
 
-def unpack_state(raw: bytes, *, name: str = "snapshot") -> Any:
-    """What `pack_state` packed; a serialised message comes back as `msgpack.ExtType(SAMPLING_EXT, bytes)`."""
-    return _unpack(raw, name=name)
+def unpack_state(raw: bytes, *, sampling: Callable[[bytes], object] = bytes, name: str = "snapshot") -> Any:
+    """What `pack_state` packed; `sampling` parses the messages in it."""
+
+    def parse(code: int, data: bytes) -> object:
+        if code != SAMPLING_EXT:
+            raise ValueError(f"extension {code} in a snapshot")
+        return sampling(data)
+
+    return _unpack(raw, name=name, ext_hook=parse)
 
 
-def _unpack(raw: bytes, *, name: str) -> Any:
+def _unpack(raw: bytes, *, name: str, ext_hook: Callable[[int, bytes], object] | None = None) -> Any:
     try:
-        return msgpack.unpackb(raw, strict_map_key=False)
+        return msgpack.unpackb(raw, strict_map_key=False, ext_hook=ext_hook or _refuse_ext)
     except (ValueError, msgpack.exceptions.UnpackException, RecursionError, TypeError) as failure:
         raise UnreadableRecording(f"{name}: not msgpack ({type(failure).__name__})") from None
 

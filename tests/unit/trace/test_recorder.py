@@ -63,7 +63,7 @@ def test_segments_rotate_at_a_snapshot_and_read_as_one(tmp_path: Path) -> None:
         assert segment.header.model_digest == "abc"
         assert list(segment)[1].kind is Kind.TICK, "a segment begins between steps"
         state = unpack_state(first.payload[0])
-        assert state[5][0].data == GetCapabilitiesResponse(model_name="x").SerializeToString()
+        assert state[5][0] == GetCapabilitiesResponse(model_name="x").SerializeToString()
         assert first.payload[1][0][:3] == [1, "a:1", CAPS]
 
 
