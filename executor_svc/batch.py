@@ -85,13 +85,11 @@ class Assembler:
     def _build(self, plan: Plan, rows: I32, *, kinds: I32, fed: I32, sampling: BOOL) -> tuple[Batch, Ends]:
         slots = self._slots
         base = slots.num_computed[rows]
-        query_start: I32 = np.zeros(len(rows) + 1, np.int32)
-        np.cumsum(fed, out=query_start[1:])
-        positions = np.arange(query_start[-1], dtype=np.int32) - np.repeat(query_start[:-1] - base, fed)
+        query_start, positions, owners = _flatten(rows, fed=fed, base=base)
         width = int(slots.blocks.count[rows].max(initial=0))
         sample, ends = self._sample_columns(rows, sampling=sampling)
         batch = Batch(
-            token_ids=slots.tokens[np.repeat(rows, fed), positions],
+            token_ids=slots.tokens[owners, positions],
             positions=positions,
             query_start=query_start,
             context_len=base + fed,
@@ -133,3 +131,13 @@ class Assembler:
         batch.prompt_num_top = slots.sampling.num_top[rows[picked]]
         batch.prompt_target_start = np.cumsum([0, *(len(ids) for ids in targets)]).astype(np.int32)
         batch.prompt_targets = np.concatenate([*targets, np.zeros(0, np.int32)]).astype(np.int32)
+
+
+def _flatten(rows: I32, *, fed: I32, base: I32) -> tuple[I32, I32, I32]:
+    """Query starts [R'+1], then position and slot of each fed token [T]."""
+    if (fed == 1).all():
+        return np.arange(len(rows) + 1, dtype=np.int32), base, rows
+    query_start: I32 = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum(fed, out=query_start[1:])
+    positions = np.arange(query_start[-1], dtype=np.int32) - np.repeat(query_start[:-1] - base, fed)
+    return query_start, positions, np.repeat(rows, fed)

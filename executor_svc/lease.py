@@ -17,7 +17,7 @@ from drumline.errors import Unavailable
 
 
 class GpuLease:
-    """Held from construction to `release` or the process's end. Raises Unavailable naming the holder when another process has it."""
+    """Held from construction to `release` or the process's end. Raises Unavailable, naming the holder, when another has it."""
 
     def __init__(self, gpu_uuid: str, *, folder: str = "") -> None:
         name = re.sub(r"[^A-Za-z0-9-]", "_", gpu_uuid)

@@ -19,7 +19,7 @@ class Rows:
 
     Attributes:
         slots: with slots that do not exist replaced by 0; `named` keeps what the plan said.
-        bad: rows whose columns are wrong in themselves, with words.
+        bad: rows whose slot does not exist or is named twice, with words.
     """
 
     named: I32
@@ -40,8 +40,6 @@ class Rows:
         slots = np.where(exists, named, 0).astype(np.int32)
         for row in _where(exists & (uses[slots] > 1)):
             bad[row] = f"slot {int(named[row])} is named by {int(uses[slots[row]])} rows of the plan"
-        for row in _where((kinds < PREFILL) | (kinds > DECODE)):
-            bad.setdefault(row, f"row_kind {int(kinds[row])} is not known")
         all_decode = bool((kinds == DECODE).all() and (plan.num_tokens == 1).all())
         return cls(named, slots, kinds, plan.num_tokens, plan.starts, all_decode, bad)
 
@@ -76,9 +74,6 @@ def judge(slots: Slots, rows: Rows, *, block_rows: I32, block_ids: I32) -> Verdi
     Raises PlanRejected when a block is given to a row that the plan does not have.
     """
     verdict = Verdict(running=np.ones(len(rows.slots), np.bool_))
-    for row, words in rows.bad.items():
-        verdict.running[row] = False
-        verdict.errors[row] = (PlanRejected.code, words)
     _judge_status(slots, rows, verdict)
     if len(block_rows):
         _append_blocks(slots, rows, verdict, block_rows=block_rows, block_ids=block_ids)
@@ -89,12 +84,17 @@ def judge(slots: Slots, rows: Rows, *, block_rows: I32, block_ids: I32) -> Verdi
 
 def _judge_status(slots: Slots, rows: Rows, verdict: Verdict) -> None:
     status = slots.status[rows.slots]
-    if (status == LIVE).all():
+    if (status == LIVE).all() and not rows.bad:
         return
-    verdict.refuse(status == EMPTY, lambda row: f"slot {int(rows.slots[row])} holds no sequence")
-    ended = (status == ENDED) & verdict.running
+    exists = rows.named == rows.slots
+    ended = exists & (status == ENDED)
     verdict.skipped = _where(ended)
     verdict.running &= ~ended
+    for row, words in rows.bad.items():
+        if verdict.running[row]:
+            verdict.running[row] = False
+            verdict.errors[row] = (PlanRejected.code, words)
+    verdict.refuse(status == EMPTY, lambda row: f"slot {int(rows.slots[row])} holds no sequence")
     refused = (status == REFUSED) & verdict.running
     for row in _where(refused):
         verdict.errors[row] = slots.refusal(int(rows.slots[row]))
@@ -125,6 +125,8 @@ def _judge_lengths(slots: Slots, rows: Rows, verdict: Verdict) -> None:
         verdict.refuse(left != 1, lambda row: f"a decode row must have 1 token to feed, it has {int(left[row])}")
     else:
         decode = rows.kinds == DECODE
+        unknown = (rows.kinds < PREFILL) | (rows.kinds > DECODE)
+        verdict.refuse(unknown, lambda row: f"row_kind {int(rows.kinds[row])} is not known")
         verdict.refuse(decode & (fed != 1), lambda row: f"num_tokens of a decode row must be 1, got {int(fed[row])}")
         verdict.refuse(decode & (left != 1), lambda row: f"a decode row must have 1 token to feed, it has {int(left[row])}")
         verdict.refuse(

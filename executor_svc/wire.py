@@ -4,7 +4,7 @@ A plan whose columns contradict each other cannot be applied as a whole and rais
 one row passes through and becomes that row's error. Integers beyond 31 bits saturate: every check behind refuses the largest one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, cast
 
 import numpy as np
@@ -104,7 +104,9 @@ def _sampling_of(params: SamplingParams) -> Sampling:
     )
 
 
-def _i32(column: Iterable[int]) -> I32:
+def _i32(column: Collection[int]) -> I32:
+    if not column:
+        return np.zeros(0, np.int32)
     return np.minimum(np.array(column, np.int64), _MAX).astype(np.int32)
 
 

@@ -1,8 +1,8 @@
 """A backend without a model: deterministic tokens, computed from a cache that is written and read back through block tables.
 
 It behaves like a model where the system around it cares. A token depends on every token before it *as read through the row's
-block table* (so a wrong block, a stale length or a swapped row shows up as a wrong token), and on the row's seed and output position
-when it is sampled; never on batch mates, chunking or prefix hits.
+block table* (so a wrong block, a stale length or a swapped row shows up as a wrong token), and on the row's seed and output
+position when it is sampled; never on batch mates, chunking or prefix hits.
 
 Legend: K blocks, B block size, R rows, W widest table, S rows that sample.
 """

@@ -85,9 +85,7 @@ class Stream:
         request = await opening(stub, **overrides)
         call = stub.RunPlans()
         await call.write(request)
-        reply = await call.read()
-        if reply is grpc.aio.EOF:
-            await cls(call, 0).failure()
+        reply = await cls(call, 0).read()
         assert reply.opened.session_epoch == request.open.session_epoch
         return cls(call, request.open.session_epoch)
 
@@ -97,23 +95,28 @@ class Stream:
 
     async def result(self) -> plans.StepResult:
         """The next result; raises the named error when the stream ended."""
-        while (reply := await self.call.read()) is not grpc.aio.EOF:
+        while True:
+            reply = await self.read()
             if reply.WhichOneof("message") == "result":
                 return reply.result
             self.notices.append(reply.draining)
-        await self.failure()
-        raise AssertionError("the stream ended without an error")
 
     async def step(self, **columns: Any) -> plans.StepResult:
         await self.send(**columns)
         return await self.result()
 
-    async def failure(self) -> None:
-        """Raises the error by which the stream ended, if any."""
+    async def read(self) -> pb.RunPlansResponse:
+        """The next message; raises the named error by which the stream ended, or EOFError when it ended well."""
+        try:
+            reply = await self.call.read()
+        except grpc.aio.AioRpcError as failure:
+            raise rpc.error_of(failure) from None
+        if reply is not grpc.aio.EOF:
+            return reply
         code, details = await self.call.code(), await self.call.details()
-        if code is not grpc.StatusCode.OK:
-            error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), await self.call.trailing_metadata(), details)
-            raise rpc.error_of(error)
+        if code is grpc.StatusCode.OK:
+            raise EOFError
+        raise rpc.error_of(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), await self.call.trailing_metadata(), details))
 
 
 def plan(**columns: Any) -> plans.StepPlan:

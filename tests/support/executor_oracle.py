@@ -1,0 +1,149 @@
+"""The executor's rules again, row by row in plain Python, as slow and simple as they read in step_plan.md: an oracle for the columns."""
+
+from dataclasses import dataclass, field
+
+from executor_svc.plan import DECODE, FINISH_LENGTH, FINISH_STOP, PREFILL, PREFILL_LAST, NewSequence, Plan
+from executor_svc.slots import SlotLimits
+
+
+@dataclass
+class Seq:
+    """A sequence in a slot; `refused` until its first row has said so, `over` once it ended."""
+
+    new: NewSequence
+    tokens: list[int]
+    computed: int
+    blocks: list[int] = field(default_factory=list)
+    over: bool = False
+    refused: bool = False
+
+
+@dataclass
+class Outcome:
+    """What a plan did. `fed`: row -> [(position, token)], `tables`: row -> block table, `sampling`: rows that want a token."""
+
+    skipped: list[int] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    fed: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    tables: dict[int, list[int]] = field(default_factory=dict)
+    sampling: list[int] = field(default_factory=list)
+    emitted: dict[int, int] = field(default_factory=dict)
+    finished: list[tuple[int, int]] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    blocks_in_use: int = 0
+
+
+class Oracle:
+    """One session."""
+
+    def __init__(self, limits: SlotLimits) -> None:
+        self.limits = limits
+        self.slots: dict[int, Seq] = {}
+        self.last_slots: list[int] = []
+
+    def enter(self, new: NewSequence) -> None:
+        if not 0 <= new.slot < self.limits.num_slots:
+            return
+        held = self.slots.get(new.slot)
+        seq = Seq(new, [int(token) for token in new.token_ids], new.num_cached_tokens)
+        seq.refused = (held is not None and not held.over and not held.refused) or not self.is_good(new)
+        self.slots[new.slot] = seq
+
+    def is_good(self, new: NewSequence) -> bool:
+        known, params, vocab = len(new.token_ids), new.sampling, self.limits.vocab_size
+        return (
+            all(0 <= token < vocab for token in (*new.token_ids, *params.stop_token_ids, *params.bias_ids))
+            and 1 <= new.num_prompt_tokens <= known
+            and 0 <= new.num_cached_tokens < known
+            and params.min_tokens <= params.max_tokens
+            and (params.max_tokens > 0 or params.prompt_logprobs)
+            and known - new.num_prompt_tokens < max(1, params.max_tokens)
+            and known + (params.max_tokens > 0) <= self.limits.max_model_len
+        )
+
+    def apply(self, plan: Plan, *, tokens: dict[int, int], broken: set[int]) -> Outcome:
+        """`tokens`: row -> what the sampler will say; `broken`: rows that the backend gives up."""
+        for slot in plan.freed_slots:
+            self.slots.pop(slot, None)
+        for slot in plan.aborted_slots:
+            if slot in self.slots:
+                self.slots[slot].over = True
+        for new in plan.new_sequences:
+            self.enter(new)
+        if plan.repeat_rows:
+            rows = [(slot, DECODE, 1, 0) for slot in self.last_slots]
+        else:
+            columns = (plan.slots, plan.row_kinds, plan.num_tokens, plan.starts)
+            rows = [tuple(map(int, row)) for row in zip(*columns, strict=True)]
+            self.last_slots = [row[0] for row in rows] or self.last_slots
+        given: dict[int, list[int]] = {}
+        for row, block in zip(plan.block_rows, plan.block_ids, strict=True):
+            given.setdefault(int(row), []).append(int(block))
+        out = Outcome(lengths=[0] * len(rows))
+        named = [row[0] for row in rows]
+        running = [index for index, row in enumerate(rows) if self.may_run(index, row, given.get(index, []), named, out)]
+        for row in out.failed:
+            if named[row] in self.slots:
+                self.slots[named[row]].over = True
+        for row in running:
+            self.run(row, rows[row], out, token=tokens.get(row, 0), broken=row in broken)
+        live = [seq for seq in self.slots.values() if not seq.over and not seq.refused]
+        out.blocks_in_use = len({block for seq in live for block in seq.blocks})
+        out.failed.sort()
+        return out
+
+    def may_run(self, index: int, row: tuple[int, ...], blocks: list[int], named: list[int], out: Outcome) -> bool:
+        slot, kind, num_tokens, start = row
+        seq = self.slots.get(slot)
+        if seq is not None and seq.over:
+            out.skipped.append(index)
+            return False
+        good = seq is not None and not seq.over and not seq.refused and named.count(slot) == 1
+        if good:
+            good = all(0 <= block < self.limits.num_blocks for block in blocks)
+            good = good and len(seq.blocks) + len(blocks) <= -(-self.limits.max_model_len // self.limits.block_size)
+        if good:
+            seq.blocks += blocks
+            left = len(seq.tokens) - seq.computed
+            good = {
+                DECODE: num_tokens == 1 and left == 1,
+                PREFILL: start == seq.computed and 1 <= num_tokens < left,
+                PREFILL_LAST: start == seq.computed and num_tokens == left,
+            }.get(kind, False)
+            good = good and seq.computed + num_tokens <= len(seq.blocks) * self.limits.block_size
+        if not good:
+            out.failed.append(index)
+        return good
+
+    def run(self, index: int, row: tuple[int, ...], out: Outcome, *, token: int, broken: bool) -> None:
+        slot, kind, num_tokens, _ = row
+        seq = self.slots[slot]
+        end = seq.computed + num_tokens
+        out.fed[index] = [(position, seq.tokens[position]) for position in range(seq.computed, end)]
+        out.tables[index] = list(seq.blocks)
+        seq.computed = end
+        samples = kind != PREFILL and seq.new.sampling.max_tokens > 0
+        if samples:
+            out.sampling.append(index)
+        if broken:
+            out.failed.append(index)
+            seq.over = True
+            return
+        out.lengths[index] = end
+        reason = 0 if kind == PREFILL or samples else FINISH_LENGTH
+        if samples:
+            reason = self.emit(seq, token)
+            out.emitted[index] = token
+        if reason:
+            out.finished.append((index, reason))
+            seq.over = True
+
+    def emit(self, seq: Seq, token: int) -> int:
+        params = seq.new.sampling
+        position = len(seq.tokens) - seq.new.num_prompt_tokens
+        seq.tokens.append(token)
+        ends = set(params.stop_token_ids) | (set() if params.ignore_eos else set(self.limits.eos_token_ids))
+        if token in ends and position >= params.min_tokens:
+            return FINISH_STOP
+        full = position + 1 >= params.max_tokens or len(seq.tokens) >= self.limits.max_model_len
+        return FINISH_LENGTH if full else 0

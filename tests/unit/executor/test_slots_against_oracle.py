@@ -1,0 +1,151 @@
+"""Random plans, good and poisoned, through the columns and through the row-by-row oracle: nothing may differ."""
+
+import random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from executor_svc.batch import Assembler, Step
+from executor_svc.commit import commit
+from executor_svc.plan import DECODE, PREFILL, PREFILL_LAST, NewSequence, Plan, Sampled, Sampling, StepResult
+from executor_svc.slots import SlotLimits, Slots
+from tests.support.executor_oracle import Oracle, Outcome
+
+LIMITS = SlotLimits(
+    num_slots=6, max_model_len=22, max_num_batched_tokens=1000, block_size=4, num_blocks=40, vocab_size=30, eos_token_ids=(0, 1)
+)
+
+
+def i32(values: list[int]) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+class Planner:
+    """Makes plans that are mostly right, knowing what the oracle knows, and sometimes wrong on purpose."""
+
+    def __init__(self, rng: random.Random, oracle: Oracle, *, poison: float) -> None:
+        self.rng, self.oracle, self.poison = rng, oracle, poison
+
+    def is_wrong(self) -> bool:
+        return self.rng.random() < self.poison
+
+    def sequence(self, slot: int) -> NewSequence:
+        rng = self.rng
+        size = rng.randint(1, 24 if self.is_wrong() else 14)
+        prompt = rng.randint(0 if self.is_wrong() else 1, size)
+        max_tokens = rng.randint(0 if self.is_wrong() else size - prompt + 1, 30)
+        bias_ids = (rng.randint(0, 31),) if self.is_wrong() else ()
+        sampling = Sampling(
+            max_tokens=max_tokens,
+            min_tokens=rng.randint(0, 40) if self.is_wrong() else rng.randint(0, min(max_tokens, 5)),
+            stop_token_ids=tuple(rng.choices(range(30), k=rng.randint(0, 3))) + ((99,) if self.is_wrong() else ()),
+            ignore_eos=rng.random() < 0.3,
+            prompt_logprobs=rng.random() < 0.2,
+            bias_ids=bias_ids,
+            bias_values=(1.0,) * len(bias_ids),
+        )
+        tokens = i32([rng.randint(-1, 31) if self.is_wrong() else rng.randint(0, 29) for _ in range(size)])
+        return NewSequence(slot, tokens, prompt, rng.randint(0, size - 1) if rng.random() < 0.4 else 0, sampling)
+
+    def plan(self, step_id: int) -> Plan:
+        rng, held = self.rng, self.oracle.slots
+        freed = [slot for slot, seq in held.items() if rng.random() < (0.5 if seq.over else 0.03)]
+        aborted = [slot for slot in held if rng.random() < 0.05]
+        free = [slot for slot in range(LIMITS.num_slots) if slot not in held or slot in freed or self.is_wrong()]
+        new = [self.sequence(slot) for slot in free if rng.random() < 0.5]
+        after = Oracle(LIMITS)
+        after.slots = {slot: seq for slot, seq in held.items() if slot not in freed}
+        for entering in new:
+            after.enter(entering)
+        if not new and self.oracle.last_slots and rng.random() < 0.4:
+            return self.finish(step_id, freed=freed, aborted=aborted, new=new, after=after, rows=None)
+        slots = [slot for slot in after.slots if rng.random() < 0.9] + ([rng.randint(-1, 8)] if self.is_wrong() else [])
+        rng.shuffle(slots)
+        rows = [(slot, *(self.row(after.slots[slot]) if slot in after.slots else (DECODE, 1, 0))) for slot in slots]
+        return self.finish(step_id, freed=freed, aborted=aborted, new=new, after=after, rows=rows)
+
+    def row(self, seq: object) -> tuple[int, int, int]:
+        left = len(seq.tokens) - seq.computed
+        if self.is_wrong():
+            return self.rng.randint(0, 4), self.rng.randint(0, 5), self.rng.randint(0, 5)
+        if left == 1 and self.rng.random() < 0.9:
+            return DECODE, 1, 0
+        if left > 1 and self.rng.random() < 0.5:
+            return PREFILL, self.rng.randint(1, left - 1), seq.computed
+        return PREFILL_LAST, left, seq.computed
+
+    def finish(self, step_id: int, *, freed: list, aborted: list, new: list, after: Oracle, rows: list | None) -> Plan:
+        pairs = []
+        named = [row[0] for row in rows] if rows is not None else self.oracle.last_slots
+        for index, slot in enumerate(named):
+            fed = rows[index][2] if rows is not None else 1
+            if slot in after.slots and not self.is_wrong():
+                seq = after.slots[slot]
+                need = -(-(seq.computed + fed) // LIMITS.block_size) - len(seq.blocks)
+                pairs += [(index, self.rng.randint(0, 41 if self.is_wrong() else 39)) for _ in range(max(0, need))]
+        columns = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
+        return Plan(
+            step_id=step_id, session_epoch=1, grant_id=1, cohort_id=0, cache_op=1, layout=1, advance=2,
+            freed_slots=freed, aborted_slots=aborted, new_sequences=new, repeat_rows=rows is None,
+            slots=i32(columns[0]), row_kinds=i32(columns[1]), num_tokens=i32(columns[2]), starts=i32(columns[3]),
+            block_rows=i32([row for row, _ in pairs]), block_ids=i32([block for _, block in pairs]),
+            copy_src=i32([]), copy_dst=i32([]),
+        )  # fmt: skip
+
+
+def compare(step: Step, result: StepResult, expected: Outcome) -> None:
+    batch = step.batch
+    assert result.skipped == expected.skipped
+    assert [row for row, _, _ in result.row_errors] == expected.failed
+    fed: dict[int, list[tuple[int, int]]] = {}
+    for place, row in enumerate(step.rows.tolist()):
+        piece = slice(batch.query_start[place], batch.query_start[place + 1])
+        fed[row] = list(zip(batch.positions[piece].tolist(), batch.token_ids[piece].tolist(), strict=True))
+        table = batch.block_tables[place].tolist()
+        assert [block for block in table if block >= 0] == expected.tables[row]
+        assert table[: len(expected.tables[row])] == expected.tables[row]
+        assert batch.context_len[place] == fed[row][-1][0] + 1
+    assert fed == expected.fed
+    assert [int(step.rows[row]) for row in batch.sample.rows] == expected.sampling
+    emitted = iter(result.token_ids.tolist())
+    assert {row: next(emitted) for row, count in enumerate(result.num_emitted) if count} == expected.emitted
+    assert next(emitted, None) is None
+    assert result.finished == expected.finished
+    assert result.lengths.tolist() == expected.lengths
+    assert result.num_blocks_in_use == expected.blocks_in_use
+
+
+def run(rng: random.Random, *, num_plans: int, poison: float) -> int:
+    """Returns how many tokens were emitted."""
+    slots = Slots(LIMITS)
+    assembler, oracle = Assembler(slots), Oracle(LIMITS)
+    planner = Planner(rng, oracle, poison=poison)
+    emitted = 0
+    for step_id in range(1, num_plans + 1):
+        plan = planner.plan(step_id)
+        tokens = {row: rng.randint(0, 29) for row in range(16)}
+        broken = {row for row in range(16) if rng.random() < poison / 4}
+        expected = oracle.apply(plan, tokens=tokens, broken=broken)
+        step = assembler.apply(plan)
+        sampled = Sampled(
+            token_ids=i32([tokens[int(step.rows[row])] for row in step.batch.sample.rows]),
+            row_errors={place: ("internal", "broken") for place, row in enumerate(step.rows.tolist()) if row in broken},
+        )
+        result = commit(slots, step, sampled)
+        compare(step, result, expected)
+        assert slots.num_live == sum(not seq.over and not seq.refused for seq in oracle.slots.values())
+        emitted += len(expected.emitted)
+    return emitted
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 30), st.sampled_from([0.0, 0.02, 0.2]))
+def test_columns_equal_the_row_by_row_oracle(seed: int, num_plans: int, poison: float) -> None:
+    run(random.Random(seed), num_plans=num_plans, poison=poison)
+
+
+def test_the_plans_do_real_work() -> None:
+    """Else the comparison above would prove nothing."""
+    assert run(random.Random(3), num_plans=300, poison=0.0) > 300
+    assert run(random.Random(4), num_plans=300, poison=0.05) > 150
