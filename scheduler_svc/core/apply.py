@@ -51,7 +51,7 @@ class ResultApplier:
         offset = 0
         for row, seq in enumerate(flight.rows.seqs):
             count = 1 if news.emitted is None else news.emitted[row]
-            tokens = list(news.token_ids[offset : offset + count])
+            tokens = news.token_ids[offset : offset + count]
             offset += count
             if row in news.errors or row in news.skipped:
                 self._apply_not_run(out, row, seq, news)

@@ -76,6 +76,7 @@ def _fill_rows(plan: Plan, rows: RowMap, books: ExecutorBooks) -> None:
 
 
 def _fill_blocks(plan: Plan, rows: RowMap, draft: StepDraft) -> None:
+    plan.block_rows, plan.block_ids = draft.decode_blocks
     if not draft.appended:
         return
     wanted = {seq.key for seq, _ in draft.appended}

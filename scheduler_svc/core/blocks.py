@@ -31,12 +31,15 @@ class BlockPool:
         """Blocks with at least one holder."""
         return self.num_blocks - self.num_available
 
-    def pop(self) -> tuple[int, bool]:
-        """Hands out one block with one holder; the flag says that cached content was evicted. The caller checks `num_available`."""
-        evicted = not self.empty
-        block = self.cached.popitem(last=False)[0] if evicted else self.empty.popleft()
-        self.refs[block] = 1
-        return block, evicted
+    def pop(self, count: int) -> tuple[list[int], list[int]]:
+        """Hands out `count` blocks with one holder each; second, those of them whose cached content is gone. Checks nothing."""
+        empty, cached, refs = self.empty, self.cached, self.refs
+        num_evicted = max(0, count - len(empty))
+        evicted = [cached.popitem(last=False)[0] for _ in range(num_evicted)]
+        blocks = [empty.popleft() for _ in range(count - num_evicted)] + evicted
+        for block in blocks:
+            refs[block] = 1
+        return blocks, evicted
 
     def hold(self, blocks: Iterable[int]) -> None:
         """One more holder for each block; cached ones leave the LRU."""

@@ -26,12 +26,17 @@ class RowNews:
     """
 
     emitted: list[int] | None
-    token_ids: Seq[int]
+    token_ids: list[int]
     lengths: I64
     finished: dict[int, FinishReason]
     errors: dict[int, tuple[str, str]]
     skipped: set[int]
     plain: bool
+
+
+def plain_ints(column: Seq[int]) -> list[int]:
+    """A column as Python integers, whatever array it came in."""
+    return column.tolist() if isinstance(column, np.ndarray) else list(column)
 
 
 class ResultCheck:
@@ -46,10 +51,10 @@ class ResultCheck:
     def read(self) -> RowNews:
         """The result as `RowNews`. Follows the executor's block tables; nothing else changes."""
         result, rows = self._result, self._rows
-        emitted: list[int] | None = [int(count) for count in result.num_emitted] or None
+        emitted: list[int] | None = plain_ints(result.num_emitted) or None
         news = RowNews(
             emitted=None if emitted is None or emitted.count(1) == len(emitted) else emitted,
-            token_ids=[int(token) for token in result.token_ids],
+            token_ids=plain_ints(result.token_ids),
             lengths=np.asarray(result.lengths, np.int64),
             finished=dict(result.finished),
             errors={row: (code, message) for row, code, message in result.errors},

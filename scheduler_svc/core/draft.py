@@ -20,7 +20,8 @@ class StepDraft:
         decodes: decode rows, or None.
         prefills: prefill rows, in order.
         new: sequences that enter with this step.
-        appended: blocks given to rows, in order.
+        decode_blocks: decode row indices, and the one block given to each.
+        appended: blocks given to other rows, in order.
         computing: digests of the blocks that prefill rows of this step fill.
         starved: somebody waits for blocks: nobody new is admitted.
         preempted: sequences taken out for it. marked: of those, the ones that wait for their last result, and whether they decoded.
@@ -32,6 +33,7 @@ class StepDraft:
     decodes: RowMap | None = None
     prefills: list[PrefillRow] = field(default_factory=list)
     new: list[Sequence] = field(default_factory=list)
+    decode_blocks: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
     appended: list[tuple[Sequence, list[int]]] = field(default_factory=list)
     computing: set[bytes] = field(default_factory=set)
     starved: bool = False
@@ -62,6 +64,15 @@ class StepDraft:
                 return False
         self.appended.append((seq, books.append_blocks(seq, need)))
         return True
+
+    def grow_decodes(self, rows: RowMap, short: list[int]) -> None:
+        """One more block for each decode row of `short`; the caller checked that they exist."""
+        if short:
+            books = self.books
+            self.decode_blocks = (short, books.kv.allocate(len(short)))
+            for row, block in zip(*self.decode_blocks, strict=True):
+                rows.seqs[row].blocks.append(block)
+            books.cols.capacity[rows.slots[short]] += books.kv.block_size
 
     def undo(self) -> None:
         """Nothing is sent: sequences that only wait for their last result run on, as if this step had not been tried."""

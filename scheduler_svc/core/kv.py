@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from scheduler_svc.core.blocks import BlockPool
-from scheduler_svc.core.prefix import Entry, PrefixIndex, identity
+from scheduler_svc.core.prefix import PrefixIndex, identity
 
 
 class KvCache:
-    """Blocks are taken, published, confirmed, un-published and released here and nowhere else.
+    """Blocks are taken, confirmed, un-published and released here and nowhere else.
 
     Attributes:
         block_size: tokens per block.
@@ -26,12 +26,9 @@ class KvCache:
 
     def allocate(self, count: int) -> list[int]:
         """`count` blocks with one holder each; evicts least recently used cached ones. The caller checks `pool.num_available`."""
-        blocks = []
-        for _ in range(count):
-            block, evicted = self.pool.pop()
-            if evicted:
-                self.index.remove(block)
-            blocks.append(block)
+        blocks, evicted = self.pool.pop(count)
+        for block in evicted:
+            self.index.remove(block)
         return blocks
 
     def release(self, blocks: Sequence[int]) -> None:
@@ -39,10 +36,6 @@ class KvCache:
         published = self.index.by_block
         for block in reversed(blocks):
             self.pool.drop(block, keep=block in published)
-
-    def publish(self, entry: Entry) -> bool:
-        """Makes a held block hittable by later lookups; False when another block already stands for its tokens."""
-        return self.index.add(entry)
 
     def confirm(self, block: int, *, owner: int) -> None:
         """The plan that computes `block` has returned and ran."""

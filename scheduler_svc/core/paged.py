@@ -67,14 +67,11 @@ class PagedAdmission:
             return
         rows, cols = books.decode_rows(), books.cols
         upper = cols.upper[rows.slots]
-        left_out = False
-        for row in np.flatnonzero(upper >= cols.capacity[rows.slots]).tolist():
-            seq = rows.seqs[row]
-            if seq.state is State.RUNNING and not draft.grow(seq, int(upper[row]) + 1):
-                left_out = True
-        if left_out or draft.preempted:
-            kept = [seq for seq in books.decoding if cols.upper[seq.slot] < cols.capacity[seq.slot]]
-            rows = RowMap(kept, [])
+        short = np.flatnonzero(upper >= cols.capacity[rows.slots])
+        if len(short) <= books.kv.pool.num_available:
+            draft.grow_decodes(rows, short.tolist())
+        else:
+            rows = self._grow_by_preemption(draft, rows, short.tolist())
             upper = cols.upper[rows.slots]
         upper += 1
         cols.upper[rows.slots] = upper
@@ -83,6 +80,14 @@ class PagedAdmission:
         draft.budget -= len(rows)
         if done := np.flatnonzero(upper >= cols.limit[rows.slots]).tolist():
             books.retire([rows.seqs[row] for row in done])
+
+    def _grow_by_preemption(self, draft: StepDraft, rows: RowMap, short: list[int]) -> RowMap:
+        """Blocks are short: older rows take them from younger ones. Returns the rows that can run."""
+        books, cols = draft.books, draft.books.cols
+        for seq in [rows.seqs[row] for row in short]:
+            if seq.state is State.RUNNING:
+                draft.grow(seq, int(cols.upper[seq.slot]) + 1)
+        return RowMap([seq for seq in books.decoding if cols.upper[seq.slot] < cols.capacity[seq.slot]], [])
 
     def _choose_prefills(self, draft: StepDraft) -> None:
         for seq in list(draft.books.prefilling):

@@ -25,8 +25,8 @@ def chain_root(*, model_digest: str, tenant: str, cache_salt: str, block_size: i
 def extend_chain(chain: list[bytes], *, root: bytes, tokens: Sequence[int], block_size: int, num_blocks: int) -> None:
     """Appends digests until `chain` names the first `num_blocks` blocks of `tokens`, all of them full."""
     parent = chain[-1] if chain else root
-    for index in range(len(chain), num_blocks):
-        parent = sha256(parent + array("I", tokens[index * block_size : (index + 1) * block_size]).tobytes()).digest()
+    for begin in range(len(chain) * block_size, num_blocks * block_size, block_size):
+        parent = sha256(parent + array("I", tokens[begin : begin + block_size]).tobytes()).digest()
         chain.append(parent)
 
 

@@ -109,7 +109,7 @@ def publish_scheduled(books: ExecutorBooks, seq: Sequence, *, num_tokens: int, c
     for index in range(seq.num_published, full):
         parent = chain[index - 1] if index else seq.chain_base
         tokens = seq.tokens[index * size : (index + 1) * size]
-        books.kv.publish(Entry(seq.blocks[index], chain[index], parent, tokens, seq.key, confirmed))
+        books.kv.index.add(Entry(seq.blocks[index], chain[index], parent, tokens, seq.key, confirmed))
     seq.num_published = full
 
 

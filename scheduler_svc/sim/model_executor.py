@@ -3,11 +3,11 @@
 It owns token values and true lengths. The next token is a pure function of the tokens before it, so an interrupted sequence must go
 on as if nothing had happened. For each (block, offset) it remembers which token prefix was written there, and before a row runs it
 checks that the row's block table holds exactly the row's own prefix: a swapped row, a stale block or a premature hit cannot hide.
-Only a row that relied on a row that failed may find something else, and only in plans sent before the scheduler could know; it emits
-GARBAGE, which must never be delivered.
+Only a row that relied on a row that failed may find something else, and only in plans sent before the scheduler could know; it then
+emits GARBAGE, which must never be delivered.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -69,8 +69,13 @@ class _Slot:
     num_prompt: int
     sampling: SimSampling
     length: int
+    num_scored: int
     blocks: list[int] = field(default_factory=list)
     ended: bool = False
+
+    def score(self, start: int, count: int) -> list[int]:
+        """Prompt positions whose log-probabilities a chunk yields, without those delivered before."""
+        return [position for position in range(start + 1, start + count + 1) if self.num_scored < position < self.num_prompt]
 
 
 class ModelExecutor:
@@ -97,8 +102,11 @@ class ModelExecutor:
         self._last_slots: list[int] = []
         self._next_step = 1
 
-    def run(self, plan: Plan) -> StepResult:
-        """Applies one plan: frees and aborts, then new sequences, then blocks, then rows."""
+    def run(self, plan: Plan, *, withdrawn: Collection[int] = ()) -> StepResult:
+        """Applies one plan: frees and aborts, then new sequences, then blocks, then rows.
+
+        `withdrawn`: slots that a plan already received, behind this one, aborts: their rows in this plan are skipped.
+        """
         self._demand(plan.step_id == self._next_step, f"step {plan.step_id}, expected {self._next_step}")
         self._demand(plan.grant_id == self.info.executor_id + 1, "stale grant")
         self._next_step += 1
@@ -108,6 +116,10 @@ class ModelExecutor:
         for new in plan.new_sequences:
             self._enter(new)
         rows = self._rows(plan)
+        for slot in (row[0] for row in rows):
+            if slot in withdrawn and not self._slots[slot].ended:
+                self._end(self._slots[slot])
+                self._blind_until = plan.step_id + self._plans_in_flight - 1
         self._append_blocks(plan, rows)
         result = StepResult(step_id=plan.step_id)
         finished: list[tuple[int, FinishReason]] = []
@@ -127,7 +139,7 @@ class ModelExecutor:
                 if reason is not None:
                     finished.append((row, reason))
                 if state.sampling.prompt_logprobs and kind != RowKind.DECODE:
-                    result.prompt_logprobs[row] = (start, count)
+                    result.prompt_logprobs[row] = state.score(start, count)
             emitted.append(len(made))
             lengths.append(0 if row in skipped else state.length)
             tokens += made
@@ -150,7 +162,9 @@ class ModelExecutor:
         sampling = new.sampling
         if not isinstance(sampling, SimSampling):
             raise ContractBroken("sampling is not SimSampling")
-        self._slots[new.slot] = _Slot(list(new.token_ids), new.num_prompt_tokens, sampling, new.num_cached_tokens)
+        self._slots[new.slot] = _Slot(
+            list(new.token_ids), new.num_prompt_tokens, sampling, new.num_cached_tokens, new.num_prompt_logprobs_done
+        )
         self._keys[new.slot] = new.key
 
     def _rows(self, plan: Plan) -> list[tuple[int, int, int, int]]:

@@ -1,0 +1,80 @@
+"""What the scheduler core costs per step in steady decode: schedule + update, without wire. Prints p50 and p99 in microseconds
+of CPU time of the scheduling thread.
+
+`python -m bench.core_step [ROWS ...]`
+"""
+
+import sys
+import time
+
+from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.core.types import ExecutorInfo, Limits, Plan, Request, StepResult
+
+STEPS = 800
+PROMPT = 100
+
+
+def measure(num_rows: int, *, num_steps: int = STEPS) -> list[float]:
+    """CPU seconds per step (a busy machine does not lengthen them) of `num_rows` sequences that decode, two plans in flight, 16-token blocks, prefix caching on."""
+    length = PROMPT + num_steps + 64
+    info = ExecutorInfo(0, "model", 16, num_rows * (length // 16 + 2), length, num_rows, num_rows * PROMPT)
+    limits = Limits(max_num_seqs=num_rows, max_num_batched_tokens=num_rows * PROMPT, max_waiting_requests=num_rows)
+    core = Scheduler(limits)
+    core.add_executor(info)
+    # Prompts of different lengths, so that rows fill their blocks in different steps.
+    for key in range(num_rows):
+        core.add_requests([Request(key, "bench", [key + 2] * (PROMPT - key % 16), num_steps + 32)])
+    executor = Echo()
+    flying = [executor.run(core, _plan(core)) for _ in range(2)]
+    seconds = []
+    for step in range(num_steps):
+        begin = time.thread_time()
+        core.update(0, flying.pop(0))
+        core.tick(step)
+        plan = core.schedule(0)
+        seconds.append(time.thread_time() - begin)
+        if plan is None:
+            break
+        flying.append(executor.run(core, plan))
+    return seconds[32:]
+
+
+def _plan(core: Scheduler) -> Plan:
+    plan = core.schedule(0)
+    if plan is None:
+        raise RuntimeError("nothing to schedule")
+    return plan
+
+
+class Echo:
+    """Answers every plan: one token per row that samples, true lengths, as the core itself counts blocks."""
+
+    def __init__(self) -> None:
+        self._lengths: list[int] = []
+        self._in_use = 0
+
+    def run(self, core: Scheduler, plan: Plan) -> StepResult:
+        """The result of a plan whose rows all live; the bench sends no other."""
+        self._in_use += len(plan.block_ids)
+        flight = core.executors[0].in_flight[-1]
+        if plan.repeat_rows:
+            self._lengths = [length + 1 for length in self._lengths]
+        else:
+            upper = core.executors[0].cols.upper
+            self._lengths = [int(upper[slot]) for slot in flight.rows.slots]
+        return StepResult(
+            plan.step_id, token_ids=list(range(len(flight.rows))), lengths=list(self._lengths), num_blocks_in_use=self._in_use
+        )
+
+
+def main(argv: list[str]) -> int:
+    """One line per row count."""
+    for rows in [int(text) for text in argv] or [32, 256, 1024, 4096]:
+        micros = sorted(second * 1e6 for second in measure(rows, num_steps=STEPS if rows <= 1024 else 200))
+        p50, p99 = micros[len(micros) // 2], micros[len(micros) * 99 // 100]
+        print(f"{rows:5d} rows  p50 {p50:8.1f} us  p99 {p99:8.1f} us  steps {len(micros)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
