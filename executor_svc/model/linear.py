@@ -14,6 +14,8 @@ TILE: Final = 16
 """Rows of a tile of `TiledLinear`, and the row count that packed weights are laid out for."""
 MAX_ROWS: Final = 256
 """Most rows of one library call; more rows are cut, so that the sizes in use stay few enough to be probed."""
+HEAD_MAX_ROWS: Final = 64
+"""The same for the head, which is so wide that probing it costs seconds."""
 
 
 class Linear(Protocol):
@@ -42,14 +44,15 @@ def row_counts(limit: int = MAX_ROWS) -> list[int]:
 class PackedLinear:
     """float32 with weights packed once by oneDNN: on the processors measured 1.3-3 times faster than plain calls below 64 rows."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, max_rows: int = MAX_ROWS) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, TILE)
         self._bias = bias
+        self._max_rows = max_rows
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if x.shape[0] <= MAX_ROWS:
+        if x.shape[0] <= self._max_rows:
             return self._call(x)
-        return torch.cat([self._call(part) for part in torch.split(x, MAX_ROWS)])
+        return torch.cat([self._call(part) for part in torch.split(x, self._max_rows)])
 
     def _call(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")

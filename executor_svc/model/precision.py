@@ -9,13 +9,10 @@ import torch
 
 from executor_svc.model.config import ModelConfig
 from executor_svc.model.errors import UnsupportedModel
-from executor_svc.model.linear import MAX_ROWS, Bf16Linear, Linear, MakeLinear, PackedLinear
+from executor_svc.model.linear import HEAD_MAX_ROWS, MAX_ROWS, Bf16Linear, Linear, MakeLinear, PackedLinear
 from executor_svc.model.probe import InvariantLinears
 
 log = logging.getLogger(__name__)
-
-HEAD_MAX_ROWS = 128
-"""Most rows of logits made at once: a row is one float a token of the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)

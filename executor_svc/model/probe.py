@@ -32,7 +32,7 @@ class InvariantLinears:
 
     def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """As MakeLinear."""
-        packed = PackedLinear(weight, bias)
+        packed = PackedLinear(weight, bias, max_rows=self._max_rows)
         shape = (*weight.shape, bias is not None)
         if shape not in self._verdicts:
             self._verdicts[shape] = is_batch_invariant(packed, in_features=weight.shape[1], max_rows=self._max_rows)

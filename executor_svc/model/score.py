@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from executor_svc.model.forward import Decoder
-from executor_svc.model.precision import HEAD_MAX_ROWS
+from executor_svc.model.linear import HEAD_MAX_ROWS
 from executor_svc.plan import I32, Batch, Logprobs
 
 

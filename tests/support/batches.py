@@ -82,7 +82,7 @@ class Driver:
         )
 
     def generate(self, sequences: Sequence[Seq], *, num_tokens: int, chunk: int = 10**9, budget: int = 10**9) -> None:
-        """Runs until each sequence has so many output tokens: chunks of at most `chunk`, prefill and decode rows mixed in one batch."""
+        """Runs until each sequence has so many output tokens, prefill chunks and decode rows mixed in one batch."""
         while unfinished := [s for s in sequences if len(s.output) < num_tokens]:
             rows, left = [], budget
             for sequence in unfinished:
