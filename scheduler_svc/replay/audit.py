@@ -18,7 +18,12 @@ MAX_FINDINGS = 1000
 
 
 class Auditor:
-    """Feed it frames in order; `findings` grows. `books` and the steps it returns serve the other tools."""
+    """Feed it frames in order; `findings` grows. `books` and the steps it returns serve the other tools.
+
+    Attributes:
+        state: the core's state, if the first frame was a snapshot.
+        now_ns: time of the last TICK.
+    """
 
     def __init__(self, header: Header) -> None:
         self.books = Books()
@@ -27,6 +32,7 @@ class Auditor:
         self._results = ResultAudit(self.books, self.findings)
         self._num_frames = 0
         self.now_ns = 0
+        self.state: dict[str, Any] = {}
 
     def frame(self, frame: Frame) -> Step | None:
         """Takes one frame; the step that it began (PLAN) or answered (RESULT), if any."""
@@ -47,7 +53,7 @@ class Auditor:
                 return step
             case Kind.SNAPSHOT:
                 if self._num_frames == 0:
-                    seed_books(self.books, payload)
+                    self.state = seed_books(self.books, payload)
             case _:
                 self._input(frame.kind, payload)
         return None

@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from drumline.errors import DrumlineError, InvalidRequest, PlanRejected
 from drumline.executor.v1.executor_pb2 import GetCapabilitiesResponse
@@ -76,8 +77,8 @@ def answered_steps(recording: Recording, executor_id: int, *, until: int = 0, wa
     auditor = Auditor(recording.header)
     for index, frame in enumerate(recording):
         step = auditor.frame(frame)
-        if index == 0 and frame.kind is Kind.SNAPSHOT and warmup is not None:
-            warmup.begin(auditor.books)
+        if index == 0 and warmup is not None:
+            warmup.begin(auditor.state)
         if step is not None and frame.kind is Kind.RESULT and step.executor_id == executor_id:
             if until and step.plan.step_id > until:
                 return
@@ -104,22 +105,23 @@ async def _replay(
     progress: Callable[[int], None],
 ) -> Outcome:
     outcome = Outcome(executor_id)
-    warmup = Warmup(executor_id)
+    warmup = Warmup(executor_id, caps)
     steps = answered_steps(recording, executor_id, until=options.until, warmup=warmup)
     first = next(steps, None)
     if first is None:
         return outcome
     # somebody else's executor may have been taken over by a newer epoch than the recorded one
     epoch = time.time_ns() if options.target else int(first.plan.session_epoch)
-    plans = _plans(first, steps, warmup, epoch=epoch)
-    stream = run_plans(target, plans, model_digest=caps.model_digest, session_epoch=epoch, grant_id=int(first.plan.grant_id))
+    grant_id = int(first.plan.grant_id)
+    plans = _plans(first, steps, warmup, epoch=epoch, grant_id=grant_id)
+    stream = run_plans(target, plans, model_digest=caps.model_digest, session_epoch=epoch, grant_id=grant_id)
     try:
         async with contextlib.aclosing(stream):
-            async for step, result in stream:
-                if step is None:
+            async for sent, result in stream:
+                if sent is None:
                     warmup.check(result)
                     continue
-                _note(outcome, step, result, options=options)
+                _note(outcome, sent, result, options=options)
                 progress(outcome.num_steps)
                 if outcome.differences and not options.keep_going:
                     break
@@ -133,19 +135,33 @@ async def _replay(
     return outcome
 
 
-def _plans(first: Step, rest: Iterator[Step], warmup: Warmup, *, epoch: int) -> Iterator[tuple[Step | None, StepPlan]]:
-    for plan in warmup.plans(first, session_epoch=epoch):
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A step on its way: slots whose rows cannot be compared, and whether the count of blocks can."""
+
+    step: Step
+    unknown: frozenset[int]
+    compares_blocks: bool
+
+
+def _plans(
+    first: Step, rest: Iterator[Step], warmup: Warmup, *, epoch: int, grant_id: int
+) -> Iterator[tuple[_Sent | None, StepPlan]]:
+    for plan in warmup.plans(session_epoch=epoch, grant_id=grant_id):
         yield None, plan
-    yield first, warmup.renumbered(first, session_epoch=epoch)
-    for step in rest:
-        yield step, warmup.renumbered(step, session_epoch=epoch)
+    for step in chain((first,), rest):
+        plan = warmup.renumbered(step, session_epoch=epoch)
+        yield _Sent(step, frozenset(warmup.unknown), warmup.compares_blocks(step)), plan
 
 
-def _note(outcome: Outcome, step: Step, result: StepResult, *, options: Options) -> None:
+def _note(outcome: Outcome, sent: _Sent, result: StepResult, *, options: Options) -> None:
+    step = sent.step
     outcome.num_steps += 1
     outcome.num_rows += len(step.rows)
     outcome.num_tokens += len(result.token_ids)
-    outcome.differences.extend(differences(step, result))
+    for one in differences(step, result):
+        if one.slot not in sent.unknown and (sent.compares_blocks or one.field != "num_blocks_in_use"):
+            outcome.differences.append(one)
     del outcome.differences[1000:]
     outcome.results[int(step.plan.step_id)] = result
     if len(outcome.results) > options.keep_results:

@@ -1,7 +1,8 @@
-"""A whole session in one thread: the real core, the real executor room with its fake backend, the real recorder, and a made-up clock.
+"""A whole session in one thread: the real core, the real executor room with its fake backend, the real recorder, and a made-up
+clock.
 
-Deterministic: the same arguments make the same recording, byte for byte but for times. A `Bug` sits at one of the seams and spoils what
-passes through: messages of the wire, the core's own books, or the executor's slots.
+Deterministic: the same arguments make the same recording, byte for byte but for times. A `Bug` sits at one of the seams and spoils
+what passes through: messages of the wire, the core's own books, or the executor's slots.
 """
 
 import random
