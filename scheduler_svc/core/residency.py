@@ -1,6 +1,6 @@
 """How a resident sequence comes and goes: placed, preempted, withdrawn, ended, tainted, settled. Each keeps all books in step."""
 
-from scheduler_svc.core.executor import ExecutorBooks
+from scheduler_svc.core.executor import ExecutorBooks, by_key
 from scheduler_svc.core.prefix import Entry
 from scheduler_svc.core.queue import WaitingQueue
 from scheduler_svc.core.sequence import Sequence, State
@@ -69,7 +69,7 @@ def end(books: ExecutorBooks, seq: Sequence) -> None:
 def settle(books: ExecutorBooks, queue: WaitingQueue) -> int:
     """Sequences whose last result has come give their blocks back and wait again, or are gone. Returns how many were tainted."""
     num_tainted = 0
-    for seq in [seq for seq in books.leaving.values() if not books.is_in_flight(seq)]:
+    for seq in sorted((seq for seq in books.leaving.values() if not books.is_in_flight(seq)), key=by_key):
         del books.leaving[seq.key]
         if seq.state is State.WITHDRAWN:
             books.kv.release(seq.blocks)
@@ -121,7 +121,7 @@ def taint_readers(books: ExecutorBooks, seq: Sequence) -> None:
         shared = set(books.kv.withdraw(source.blocks, owner=source.key))
         if not shared:
             continue
-        holders = sorted((*books.running.values(), *books.leaving.values()), key=lambda reader: reader.key)
+        holders = sorted((*books.running.values(), *books.leaving.values()), key=by_key)
         for reader in holders:
             if reader is source or reader.state is State.DISCARDING or shared.isdisjoint(reader.blocks):
                 continue

@@ -34,11 +34,11 @@ def simulate(
     """Runs one seed; raises what the core, the executors or the clients find wrong. `make_core` lets a test plant a bug."""
     random = Random(seed)  # noqa: S311 - a simulation must be repeatable
     limits = Limits(
-        max_waiting_requests=random.choice((4, 30)),
-        max_waiting_tokens=random.choice((60, 1000)),
+        max_waiting_requests=random.choice((4, 30, 30)),
+        max_waiting_tokens=random.choice((60, 1000, 1000)),
         max_num_seqs=random.choice((1, 3, 8)),
         max_num_batched_tokens=random.choice((4, 16, 64)),
-        prefill_chunk=random.choice((0, 0, 3)),
+        prefill_chunk=random.choice((0, 3, 5)),
         enable_prefix_caching=random.random() < 0.8,
         plans_in_flight=random.choice((1, 2, 2, 3)),
     )
@@ -71,8 +71,8 @@ class Chaos:
         self._world = world
         self._random = random
         self._block_size = random.choice((1, 2, 4))
-        self._num_blocks = random.choice((8, 14, 40))
-        self._fail_rate = random.choice((0.0, 0.0, 0.02))
+        self._num_blocks = random.choice((6, 8, 14, 40))
+        self._fail_rate = random.choice((0.0, 0.02, 0.1))
         self._calm = False
         self._join()
 
@@ -82,21 +82,21 @@ class Chaos:
         world.now_ns += random.randrange(2 * STEP_NS)
         draw = random.random()
         refused = 0
-        if draw < 0.25:
+        if draw < 0.22:
             refused = self._submit()
-        elif draw < 0.30 and world.clients:
-            world.abort(random.sample(sorted(world.clients), min(2, len(world.clients))))
-        elif draw < 0.32 and world.nodes:
+        elif draw < 0.26 and world.clients:
+            world.abort(random.sample(sorted(world.clients)[-10:], 1))
+        elif draw < 0.27 and world.nodes:
             self._lose(world.kill)
-        elif draw < 0.33 and world.nodes:
+        elif draw < 0.28 and world.nodes:
             self._lose(world.drain)
-        elif draw < 0.36 and len(world.nodes) < 3:
+        elif draw < 0.31 and len(world.nodes) < 3:
             self._join()
-        elif draw < 0.38:
+        elif draw < 0.33:
             world.split()
         elif world.nodes:
             executor_id = random.choice(sorted(world.nodes))
-            if draw < 0.68:
+            if draw < 0.67:
                 world.send(executor_id)
             else:
                 world.deliver(executor_id)
@@ -117,7 +117,9 @@ class Chaos:
         self._world.join(info, fail_row=self._fails)
 
     def _fails(self, step_id: int, row: int, key: int) -> bool:
-        return not self._calm and self._random.random() < self._fail_rate
+        """Failures come in bursts: a row and those that rely on it are then in flight together."""
+        burst = step_id % 4 == 0
+        return not self._calm and self._random.random() < self._fail_rate * (5 if burst else 0.2)
 
     def _submit(self) -> int:
         random, scoring = self._random, self._random.random() < 0.1
@@ -126,9 +128,7 @@ class Chaos:
         )
         # Few distinct tokens and stems, so that prefixes are shared.
         stem = [random.choice((2, 3))] * random.randrange(0, 12)
-        prompts = [
-            stem + [random.randrange(2, 6) for _ in range(random.randrange(1, 8))] for _ in range(random.choice((1, 1, 1, 3)))
-        ]
-        timeout_ns = random.choice((0, 0, 0, 30 * STEP_NS))
+        prompts = [stem + [random.randrange(2, 6) for _ in range(random.randrange(1, 8))] for _ in range(random.choice((1, 2, 5)))]
+        timeout_ns = random.choice((0, 0, 0, 0, 0, 60 * STEP_NS))
         tenant = random.choice(("", "", "a"))
         return self._world.submit(prompts, sampling, tenant=tenant, timeout_ns=timeout_ns) is not None
