@@ -1,6 +1,5 @@
 """The processor as a device: float32 (the reference, batch-invariant) or bf16, paged attention in numba."""
 
-import hashlib
 import logging
 import os
 import time
@@ -10,16 +9,18 @@ import numpy as np
 import torch
 
 from executor_svc.backends.base import BackendInfo, ModelInfo
+from executor_svc.backends.warm_up import plain_batch
 from executor_svc.config import ExecutorSettings
 from executor_svc.model.cache import KvCache, block_bytes
 from executor_svc.model.errors import ModelError
 from executor_svc.model.forward import Decoder
 from executor_svc.model.load import OpenModel, open_model
 from executor_svc.model.precision import choose_precision
-from executor_svc.model.score import score_prompts
+from executor_svc.model.score import digests, row_errors, sampled_logprobs, score_prompts
 from executor_svc.model.weights import load_weights
-from executor_svc.plan import F32, U64, Batch, Sampled
+from executor_svc.plan import Batch, Sampled
 from kernels.cpu.jit import set_num_threads
+from kernels.cpu.sample import sample
 from kernels.layout import BLOCK_SIZE
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class CpuBackend:
             )
             self._decoder = Decoder(opened.config, weights=weights, max_model_len=self._max_model_len)
         num_blocks = _num_blocks(settings, opened)
-        self._cache: KvCache | None = KvCache(opened.config, num_blocks=num_blocks)
+        self._cache: KvCache | None = (cache := KvCache(opened.config, num_blocks=num_blocks))
         self._info = BackendInfo(
             block_size=BLOCK_SIZE,
             num_blocks=num_blocks,
@@ -63,6 +64,7 @@ class CpuBackend:
             if settings.ragged == "auto"
             else "refused by the setting `ragged`",
         )
+        self._warm_up(cache)
         log.info("%s: %s, %d KV blocks of %d tokens", self._model.model_name, self._info.device, num_blocks, BLOCK_SIZE)
 
     @property
@@ -86,18 +88,35 @@ class CpuBackend:
             return Sampled(token_ids=np.zeros(0, np.int32))
         with torch.inference_mode():
             hidden = self._decoder.hidden(batch, cache=self._cache)
-            last = torch.from_numpy(batch.query_start[1:] - 1)
-            logits = self._decoder.logits(hidden[last[torch.from_numpy(batch.sample.rows)]])
-            prompt_logprobs = score_prompts(self._decoder, hidden, batch=batch)
-            ends = hidden[last].numpy()
-        forward_ns = time.perf_counter_ns() - started_ns
-        sampled = Sampled(token_ids=logits.argmax(dim=1).numpy().astype(np.int32))
-        sampled.row_errors = _row_errors(ends)
-        sampled.prompt_logprobs = prompt_logprobs
-        sampled.digest = _digests(ends) if batch.want_digests else sampled.digest
-        sampled.forward_ns = forward_ns
-        sampled.sample_ns = time.perf_counter_ns() - started_ns - forward_ns
-        return sampled
+            return self._finish(batch, hidden, started_ns=started_ns)
+
+    def _finish(self, batch: Batch, hidden: torch.Tensor, *, started_ns: int) -> Sampled:
+        """Head, sampler and all that a plan may want of the last hidden states."""
+        last = torch.from_numpy(batch.query_start[1:] - 1)
+        ends = hidden[last]
+        logits = self._decoder.logits(ends[torch.from_numpy(batch.sample.rows)]).numpy()
+        forwarded_ns = time.perf_counter_ns()
+        token_ids, scores = sample(logits, columns=batch.sample, num_valid=self._model.vocab_size)
+        return Sampled(
+            token_ids=token_ids,
+            row_errors=row_errors(ends.numpy(), failed_rows=batch.sample.rows[scores.failed]),
+            logprobs=sampled_logprobs(batch.sample, token_ids, scores=scores),
+            prompt_logprobs=score_prompts(self._decoder, hidden, batch=batch),
+            digest=digests(ends.numpy()) if batch.want_digests else np.zeros(0, np.uint64),
+            forward_ns=forwarded_ns - started_ns,
+            sample_ns=time.perf_counter_ns() - forwarded_ns,
+        )
+
+    def _warm_up(self, cache: KvCache) -> None:
+        """Compiles the kernels, or loads them from their cache, for one token and for many; one layer is enough for that."""
+        started_s = time.monotonic()
+        set_num_threads(self._num_threads)
+        most = min(self._info.max_num_batched_tokens, self._info.num_blocks * BLOCK_SIZE, self._max_model_len)
+        with torch.inference_mode():
+            for num_tokens in sorted({1, most}):
+                batch = plain_batch(num_tokens, block_size=BLOCK_SIZE)
+                self._finish(batch, self._decoder.hidden(batch, cache=cache, num_layers=1), started_ns=0)
+        log.info("kernels ready after %.1f s (compiled once for each release, then cached)", time.monotonic() - started_s)
 
     def reset(self) -> None:
         """Nothing to do: a block is written before it is read."""
@@ -136,15 +155,3 @@ def _model_info(opened: OpenModel, *, name: str, max_model_len: int) -> ModelInf
         max_model_len=max_model_len,
         vocab_size=min(text.num_ids, opened.config.vocab_size),
     )
-
-
-def _row_errors(ends: F32) -> dict[int, tuple[str, str]]:
-    """Rows whose last hidden state [R', hidden] is not finite; their logits would not be either."""
-    bad = np.flatnonzero(~np.isfinite(ends).all(axis=1))
-    return {int(row): ("internal", "the model's output for this row is not finite") for row in bad}
-
-
-def _digests(ends: F32) -> U64:
-    """BLAKE2b-64 of each row's last hidden state [R', hidden]."""
-    digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in ends]
-    return np.frombuffer(b"".join(digests), np.uint64).copy()

@@ -33,12 +33,15 @@ class Decoder:
         self._cos, self._sin = cos.numpy(), sin.numpy()
         self._scale = config.head_dim**-0.5
 
-    def hidden(self, batch: Batch, *, cache: KvCache) -> torch.Tensor:
-        """Writes keys and values of the fed tokens into their blocks; gives the final norm's output, f32 [M, hidden]."""
+    def hidden(self, batch: Batch, *, cache: KvCache, num_layers: int | None = None) -> torch.Tensor:
+        """Writes keys and values of the fed tokens into their blocks; gives the final norm's output, f32 [M, hidden].
+
+        `num_layers` stops early, which only warming up wants.
+        """
         num_tokens = len(batch.token_ids)
         residual = torch.zeros(round_up_rows(num_tokens), self._config.hidden_size)
         torch.index_select(self._weights.embedding, 0, torch.from_numpy(batch.token_ids), out=residual[:num_tokens])
-        layers, eps = self._weights.layers, self._config.rms_eps
+        layers, eps = self._weights.layers[:num_layers], self._config.rms_eps
         following = [*(layer.input_norm for layer in layers[1:]), self._weights.norm]
         slots = cache.slots_of(batch)
         x = torch.empty_like(residual)

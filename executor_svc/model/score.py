@@ -1,11 +1,15 @@
-"""Log-probabilities of prompt tokens: what the model thought of each token that the client gave it."""
+"""From hidden states to what a plan wants of them: tokens, log-probabilities, digests, and which rows went wrong."""
+
+import hashlib
 
 import numpy as np
 import torch
 
 from executor_svc.model.forward import Decoder
 from executor_svc.model.linear import HEAD_MAX_ROWS
-from executor_svc.plan import I32, Batch, Logprobs
+from executor_svc.plan import F32, I32, U64, Batch, Logprobs, SampleColumns
+from kernels.cpu.logprobs import token_logprobs
+from kernels.logprobs_result import TokenLogprobs
 
 
 def score_prompts(decoder: Decoder, hidden: torch.Tensor, *, batch: Batch) -> dict[int, Logprobs]:
@@ -14,26 +18,41 @@ def score_prompts(decoder: Decoder, hidden: torch.Tensor, *, batch: Batch) -> di
     for place, row in enumerate(batch.prompt_logprob_rows.tolist()):
         targets = batch.prompt_targets[batch.prompt_target_start[place] : batch.prompt_target_start[place + 1]]
         first = int(batch.query_start[row])
-        scores[row] = _score(
-            decoder, hidden[first : first + len(targets)], targets=targets, num_top=int(batch.prompt_num_top[place])
-        )
+        rows = hidden[first : first + len(targets)]
+        scores[row] = _score(decoder, rows, targets=targets, num_top=int(batch.prompt_num_top[place]))
     return scores
 
 
 def _score(decoder: Decoder, hidden: torch.Tensor, *, targets: I32, num_top: int) -> Logprobs:
-    """Piece by piece, for a long chunk's logits would not fit in memory."""
-    own, ids, tops = [], [], []
-    for part, wanted in zip(
-        torch.split(hidden, HEAD_MAX_ROWS), torch.split(torch.from_numpy(targets).long(), HEAD_MAX_ROWS), strict=True
-    ):
-        logprobs = torch.log_softmax(decoder.logits(part), dim=1).clamp_min(torch.finfo(torch.float32).min)
-        own.append(logprobs.gather(1, wanted[:, None])[:, 0])
-        best = torch.topk(logprobs, num_top, dim=1)
-        ids.append(best.indices)
-        tops.append(best.values)
-    return Logprobs(
-        token_ids=targets,
-        logprobs=torch.cat(own).numpy(),
-        top_token_ids=torch.cat(ids).numpy().astype(np.int32),
-        top_logprobs=torch.cat(tops).numpy(),
-    )
+    """Piece by piece, for a long chunk's logits would not fit in memory. What is not finite is the row's error, found elsewhere."""
+    parts = []
+    for first in range(0, len(targets), HEAD_MAX_ROWS):
+        logits = decoder.logits(hidden[first : first + HEAD_MAX_ROWS]).numpy()
+        wanted = targets[first : first + HEAD_MAX_ROWS]
+        tops = np.full(len(wanted), num_top, np.int32)
+        parts.append(token_logprobs(logits, token_ids_S=wanted, num_top_S=tops, num_valid=logits.shape[1]))
+    columns = zip(*((part.logprobs, part.top_token_ids, part.top_logprobs) for part in parts), strict=True)
+    return Logprobs(targets, *(np.concatenate(column) for column in columns))
+
+
+def sampled_logprobs(sample: SampleColumns, token_ids: I32, *, scores: TokenLogprobs) -> dict[int, Logprobs]:
+    """Sampling index -> log-probabilities of its token, for the rows that want them."""
+    found = {}
+    for s in np.flatnonzero(sample.want_logprobs & ~scores.failed).tolist():
+        own, count = slice(s, s + 1), int(sample.num_top[s])
+        found[s] = Logprobs(
+            token_ids[own], scores.logprobs[own], scores.top_token_ids[own, :count], scores.top_logprobs[own, :count]
+        )
+    return found
+
+
+def row_errors(ends: F32, *, failed_rows: I32) -> dict[int, tuple[str, str]]:
+    """Batch row -> error, for rows whose last hidden state [R', hidden] is not finite and those that the sampler gave up."""
+    bad = np.union1d(np.flatnonzero(~np.isfinite(ends).all(axis=1)), failed_rows)
+    return {int(row): ("internal", "the model's output for this row is not finite, or nothing may be chosen") for row in bad}
+
+
+def digests(ends: F32) -> U64:
+    """BLAKE2b-64 of each row's last hidden state [R', hidden]."""
+    each = (hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in ends)
+    return np.frombuffer(b"".join(each), np.uint64).copy()
