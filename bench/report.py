@@ -13,6 +13,7 @@ from bench.workloads import Shape
 from drumline.version import SOFTWARE_VERSION
 
 NA: Final = "NA"
+_LEGEND: Final = "* gateway / scheduler / executors"
 NOISY_SHARE: Final = 0.05
 """Above this share of the machine used by others, a run should be repeated."""
 Results = Mapping[Shape, Sequence[Measured]]
@@ -27,7 +28,7 @@ def _percent(share: float | None) -> str:
 
 
 def _by_service(values: Mapping[str, float] | None, *, scale: float) -> str:
-    return NA if values is None else " / ".join(f"{value / scale:.1f}" for value in values.values())
+    return NA if values is None else " / ".join(f"{value / scale:.{1 if scale == 1.0 else 0}f}" for value in values.values())
 
 
 COLUMNS: Final[Mapping[str, Callable[[Measured], str]]] = {
@@ -36,8 +37,8 @@ COLUMNS: Final[Mapping[str, Callable[[Measured], str]]] = {
     "TTFT p95 ms": lambda m: _ms(m.ttft_p95_s),
     "ITL p50 ms": lambda m: _ms(m.itl_p50_s),
     "ITL p95 ms": lambda m: _ms(m.itl_p95_s),
-    "CPU s gateway / scheduler / executor": lambda m: _by_service(m.cpu_s, scale=1.0),
-    "RSS MiB gateway / scheduler / executor": lambda m: _by_service(m.rss_bytes, scale=2**20),
+    "CPU s *": lambda m: _by_service(m.cpu_s, scale=1.0),
+    "RSS MiB *": lambda m: _by_service(m.rss_bytes, scale=2**20),
     "executor idle %": lambda m: _percent(m.idle_share),
     "client CPU %": lambda m: _percent(m.client_share),
     "others CPU %": lambda m: _percent(m.others_share if m.cpu_s is not None else None),
@@ -56,7 +57,9 @@ def rows_of(results: Results) -> list[list[str]]:
 
 def table_of(results: Results) -> Table:
     """For a terminal."""
-    table = Table(title=f"drumline {SOFTWARE_VERSION} on {machine()}", title_justify="left", header_style="dim")
+    table = Table(
+        title=f"drumline {SOFTWARE_VERSION} on {machine()}", caption=_LEGEND, title_justify="left", caption_justify="left"
+    )
     table.add_column("workload")
     for name in COLUMNS:
         table.add_column(name, justify="right", overflow="fold")
@@ -69,7 +72,7 @@ def markdown_of(results: Results) -> str:
     """The same as Markdown."""
     lines = ["| workload | " + " | ".join(COLUMNS) + " |", "|---" + "|---:" * len(COLUMNS) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows_of(results)]
-    return f"drumline {SOFTWARE_VERSION} on {machine()}\n\n" + "\n".join(lines) + "\n"
+    return f"drumline {SOFTWARE_VERSION} on {machine()}\n\n" + "\n".join(lines) + f"\n\n{_LEGEND}\n"
 
 
 def json_of(results: Results, *, seed: int, flags: Sequence[str]) -> str:

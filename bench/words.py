@@ -12,23 +12,24 @@ from bench.client import BenchError
 _WORD: Final = re.compile(r" [a-z]{4,}")
 _NUM_TRIED: Final = 512
 _AT_ONCE: Final = 16
-_IDS: Final = range(1000, 30000)
-"""Where byte-pair vocabularies keep their common words."""
-_MIN_WORDS: Final = 32
+_IDS: Final = (range(1000, 30000), range(1000))
+"""Where byte-pair vocabularies keep their common words; then the rest, for a small vocabulary."""
+_MIN_WORDS: Final = 8
 
 
 async def find_words(http: httpx.AsyncClient, *, model: str, seed: int) -> list[int]:
     """Token ids that decode to " word" (ASCII, lower case, four letters or more), a seeded sample. Raises BenchError."""
-    tried = random.Random(f"words {seed}").sample(_IDS, _NUM_TRIED)
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def text_of(token_id: int) -> str:
+    async def is_word(token_id: int) -> bool:
         async with gate:
             reply = await http.post("/detokenize", json={"model": model, "tokens": [token_id]})
-        return str(reply.json()["prompt"]) if reply.status_code == httpx.codes.OK else ""
+        return reply.status_code == httpx.codes.OK and _WORD.fullmatch(str(reply.json()["prompt"])) is not None
 
-    texts = await asyncio.gather(*(text_of(token_id) for token_id in tried))
-    words = [token_id for token_id, text in zip(tried, texts, strict=True) if _WORD.fullmatch(text)]
-    if len(words) < _MIN_WORDS:
-        raise BenchError(f"only {len(words)} of {_NUM_TRIED} tried tokens are words: is /detokenize served, and the text English?")
-    return words
+    for ids in _IDS:
+        tried = random.Random(f"words {seed}").sample(ids, min(len(ids), _NUM_TRIED))
+        found = await asyncio.gather(*(is_word(token_id) for token_id in tried))
+        words = [token_id for token_id, fits in zip(tried, found, strict=True) if fits]
+        if len(words) >= _MIN_WORDS:
+            return words
+    raise BenchError("hardly any token is a word: is /detokenize served, and the model's language written in Latin letters?")

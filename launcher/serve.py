@@ -44,6 +44,7 @@ def main(argv: list[str]) -> int:
     """Serves until a signal; the exit status of `drumline serve`."""
     wanted = settings.load(ServeSettings, section="serve", argv=argv)
     logs.configure("launcher", level=wanted.log_level or "info")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     supervisor = Supervisor(
         stages_of(wanted, config=_config_of(argv)),
         drain_timeout_s=wanted.drain_timeout_s,

@@ -66,35 +66,22 @@ def _executors(status: Status) -> RenderableType:
     executors = status.get("executors") or []
     if not executors:
         return "[bold]executors[/] NA (none is known to the scheduler)"
-    table = Table(title="executors", title_justify="left", title_style="bold", header_style="dim")
-    for column in (
-        "address",
-        "state",
-        "device",
-        "resident",
-        "scheduled",
-        "in flight",
-        "KV used",
-        "KV cached",
-        "idle",
-        "ragged rows",
-    ):
-        table.add_column(column, overflow="fold")
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("executor", "state", "resident", "scheduled", "in flight", "KV used", "KV cached", "idle"):
+        table.add_column(column, justify="left" if column in ("executor", "state") else "right", no_wrap=column == "executor")
+    notes = []
     for one in executors:
-        away = "not connected yet" if not one.get("num_blocks") else ""
+        away = "" if one.get("num_blocks") else "not connected"
         table.add_row(
             str(one.get("address", "")),
             str(one.get("state", "")),
-            f"{one.get('device') or na(away)} {one.get('precision', '')}".strip(),
-            known(one, "num_resident", absent=away),
-            known(one, "num_scheduled", absent=away),
-            known(one, "plans_in_flight", absent=away),
-            share(one, "num_blocks_used", "num_blocks", absent="not connected yet"),
-            share(one, "num_blocks_cached", "num_blocks", absent="not connected yet"),
+            *(known(one, field, absent=away) for field in ("num_resident", "num_scheduled", "plans_in_flight")),
+            *(share(one, field, "num_blocks", absent="not connected") for field in ("num_blocks_used", "num_blocks_cached")),
             percent(one.get("idle_fraction"), absent="no step yet"),
-            ragged(one, absent=away),
         )
-    return table
+        device = f"{one.get('device')}, {one.get('precision')}" if one.get("device") else na(away)
+        notes.append(f"[dim]{one.get('address', '')}: {device}; ragged rows {ragged(one, absent=away)}[/]")
+    return Group("", table, *notes)
 
 
 def na(reason: str) -> str:

@@ -69,14 +69,18 @@ class Supervisor:
         return {child.service.name: child.address for child in self.children if child.address}
 
     def request_stop(self) -> None:
-        """Drain and end; asked again: kill and end. Safe in a signal handler of the loop."""
+        """Drain and end. Idempotent; safe in a signal handler of the loop."""
+        self._stopping.set()
+
+    def request_kill(self) -> None:
+        """Drain and end; asked while that goes on: kill and end. A person's second Ctrl-C."""
         (self._killing if self._stopping.is_set() else self._stopping).set()
 
     async def run(self) -> int:
         """Runs until a signal, a failed start or a service that keeps dying; the exit status. Leaves no process behind."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.request_stop)
+        loop.add_signal_handler(signal.SIGTERM, self.request_stop)
+        loop.add_signal_handler(signal.SIGINT, self.request_kill)
         work = asyncio.create_task(self._serve())
         stop = asyncio.create_task(self._stopping.wait())
         code = 0

@@ -147,12 +147,24 @@ async def test_a_deaf_service_is_killed_in_time_and_the_status_says_so(tmp_path:
     assert gone(pids)
 
 
-async def test_asked_twice_it_kills_at_once(tmp_path: Path) -> None:
+async def test_a_second_sigterm_changes_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    run = Run([[standin("gateway", log, "--drain-s", "0.3")]])
+    await run.until_ready()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await until(lambda: events(log, "draining"))
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(run.task, 20) == 0
+    assert events(log, "ended") == ["gateway"]
+
+
+async def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
     run = Run([[standin("gateway", tmp_path / "log", "--deaf")]], drain_timeout_s=60.0)
     pids = await run.until_ready()
-    run.supervisor.request_stop()
+    os.kill(os.getpid(), signal.SIGINT)
     await asyncio.sleep(0.1)
-    assert await run.stop() == 1
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await asyncio.wait_for(run.task, 20) == 1
     assert gone(pids)
 
 

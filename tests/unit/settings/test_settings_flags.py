@@ -1,0 +1,52 @@
+"""The flags are a promise to users: changing one shows here. After a wanted change run this file to freeze the new set."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.config import BenchSettings
+from drumline.settings import SECTIONS, ServiceSettings, flag_of
+from executor_svc.config import ExecutorSettings
+from gateway.config import GatewaySettings
+from launcher.config import ServeSettings
+from scheduler_svc.config import SchedulerSettings
+
+FROZEN = Path(__file__).with_name("flags.txt")
+KINDS: dict[str, type[ServiceSettings]] = {
+    "bench": BenchSettings,
+    "executor": ExecutorSettings,
+    "gateway": GatewaySettings,
+    "scheduler": SchedulerSettings,
+    "serve": ServeSettings,
+}
+
+
+def flags() -> list[str]:
+    return [f"{section} {flag_of(field)}" for section, kind in sorted(KINDS.items()) for field in sorted(kind.model_fields)]
+
+
+def test_the_set_of_flags_is_frozen() -> None:
+    assert flags() == FROZEN.read_text().split("\n")[:-1]
+
+
+def test_every_section_has_settings() -> None:
+    assert sorted(KINDS) == sorted(SECTIONS)
+
+
+@pytest.mark.parametrize("section", KINDS)
+def test_every_setting_says_what_it_means_and_is_frozen(section: str) -> None:
+    kind = KINDS[section]
+    assert kind.model_config["frozen"]
+    assert kind.__doc__
+    for name, field in kind.model_fields.items():
+        assert field.description, name
+        assert field.description.rstrip().endswith((".", ")")), f"{name}: {field.description}"
+
+
+def test_flags_that_vllm_has_too_are_spelt_as_there() -> None:
+    wanted = ["--max-model-len", "--served-model-name", "--max-num-seqs", "--max-num-batched-tokens", "--model", "--api-key"]
+    assert {f"serve {flag}" for flag in wanted} <= set(flags())
+
+
+if __name__ == "__main__":
+    FROZEN.write_text("".join(f"{line}\n" for line in flags()))
