@@ -13,8 +13,8 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, cast
 
 import grpc
 import grpc.aio
@@ -31,6 +31,8 @@ from gateway.wire import model_info_of, news_of, status_of, submit_of
 _log = logging.getLogger(__name__)
 _MAX_UNSENT_SUBMITS: Final = 1024
 _CALL_TIMEOUT_S: Final = 5.0
+_ADMISSION_TIMEOUT_S: Final = 10.0
+"""A scheduler answers a Submit at once, whether there is room or not; silence means that it is stuck."""
 _FIRST_PAUSE_S: Final = 0.05
 _STALE_STATUS_S: Final = 3.0
 _LOST: Final = "the connection to the scheduler was lost"
@@ -65,9 +67,7 @@ class SchedulerClient:
         self._handles = itertools.count(1)
         self._live: dict[int, tuple[LiveRequest, int]] = {}
         self._admissions: dict[int, asyncio.Future[None]] = {}
-        self._submits: deque[pb.ServeRequest] = deque()
-        self._aborts: list[int] = []
-        self._outgoing = asyncio.Event()
+        self._outbox: _Outbox | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: grpc.aio.Channel | None = None
 
@@ -92,18 +92,19 @@ class SchedulerClient:
 
     async def submit(self, specs: Sequence[SequenceSpec]) -> LiveRequest:
         """Queues all `specs` or none. Raises the scheduler's refusal, or Unavailable; cancelling it withdraws them."""
-        if not self.connected:
+        if not self.connected or self._outbox is None:
             raise Unavailable("the scheduler is not connected", retry_after_s=1)
-        if len(self._submits) >= _MAX_UNSENT_SUBMITS:
-            raise Overloaded("too many requests wait for the scheduler", retry_after_s=1)
         handles = [next(self._handles) for _ in specs]
         live = LiveRequest(handles, withdraw=self._withdraw)
+        self._outbox.submit(submit_of(handles, specs))
         self._live.update((handle, (live, index)) for index, handle in enumerate(handles))
         admitted = self._admissions[handles[0]] = asyncio.get_running_loop().create_future()
-        self._submits.append(submit_of(handles, specs))
-        self._outgoing.set()
         try:
-            await admitted
+            async with asyncio.timeout(_ADMISSION_TIMEOUT_S):
+                await admitted
+        except TimeoutError:
+            live.close()
+            raise Unavailable("the scheduler does not answer", retry_after_s=1) from None
         except BaseException:
             live.close()
             raise
@@ -113,9 +114,8 @@ class SchedulerClient:
 
     def _withdraw(self, handles: Sequence[int]) -> None:
         known = [handle for handle in handles if self._live.pop(handle, None) is not None]
-        if known and self.connected:
-            self._aborts += known
-            self._outgoing.set()
+        if known and self._outbox is not None:
+            self._outbox.abort(known)
 
     async def _keep_connected(self, stub: "pb_grpc.SchedulerAsyncStub") -> None:
         pause_s = _FIRST_PAUSE_S
@@ -144,7 +144,10 @@ class SchedulerClient:
             _log.info("model %s, context %d tokens", info.name, info.max_model_len)
 
     async def _session(self, stub: "pb_grpc.SchedulerAsyncStub") -> None:
-        call = stub.Serve(self._requests())
+        outbox = self._outbox = _Outbox()
+        # The stubs' types know only the way that takes an iterator; writing by hand lets the writer be ended for certain.
+        call = cast(Any, stub.Serve)()
+        writer = asyncio.create_task(outbox.write_to(call, gateway_id=self._gateway_id))
         try:
             async for response in call:
                 kind = response.WhichOneof("message")
@@ -155,31 +158,15 @@ class SchedulerClient:
                 elif kind == "welcome":
                     self._welcome(response.welcome)
         finally:
+            writer.cancel()
             call.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
 
     def _welcome(self, welcome: pb.Welcome) -> None:
         if not MIN_PROTOCOL_VERSION <= welcome.protocol_version <= PROTOCOL_VERSION:
             raise ProtocolMismatch(f"the scheduler speaks wire protocol {welcome.protocol_version}, we speak {PROTOCOL_VERSION}")
         self.connected = True
         _log.info("connected to the scheduler")
-
-    async def _requests(self) -> AsyncIterator[pb.ServeRequest]:
-        yield pb.ServeRequest(hello=pb.Hello(protocol_version=PROTOCOL_VERSION, gateway_id=self._gateway_id))
-        while True:
-            await self._outgoing.wait()
-            self._outgoing.clear()
-            # Aborts go first: they free what the submits behind them need. A submit always precedes its own abort, since
-            # `_withdraw` of an unsent submit finds it still in the queue and both leave in this same turn, submit first.
-            unsent = {sequence.handle for request in self._submits for sequence in request.submit.sequences}
-            early = [handle for handle in self._aborts if handle not in unsent]
-            late = [handle for handle in self._aborts if handle in unsent]
-            self._aborts = []
-            if early:
-                yield pb.ServeRequest(abort=pb.Abort(handles=early))
-            while self._submits:
-                yield self._submits.popleft()
-            if late:
-                yield pb.ServeRequest(abort=pb.Abort(handles=late))
 
     def _deliver(self, step: pb.StepTokens) -> None:
         for handle, news in news_of(step):
@@ -211,8 +198,7 @@ class SchedulerClient:
 
     def _lose_everything(self) -> None:
         self.connected = False
-        self._submits.clear()
-        self._aborts.clear()
+        self._outbox = None
         for waiting in self._admissions.values():
             if not waiting.done():
                 waiting.set_exception(Unavailable(_LOST, retry_after_s=1))
@@ -227,3 +213,37 @@ class SchedulerClient:
                 response = await stub.GetStatus(pb.GetStatusRequest(), timeout=_STALE_STATUS_S)
                 self.status = status_of(response, at_s=time.monotonic())
             await asyncio.sleep(self._status_interval_s)
+
+
+class _Outbox:
+    """What one stream still has to send. A new stream gets a new one, so that a dead stream's writer takes nothing from it."""
+
+    def __init__(self) -> None:
+        self._submits: deque[pb.ServeRequest] = deque()
+        self._aborts: list[int] = []
+        self._filled = asyncio.Event()
+
+    def submit(self, request: pb.ServeRequest) -> None:
+        """Raises Overloaded when the stream does not keep up."""
+        if len(self._submits) >= _MAX_UNSENT_SUBMITS:
+            raise Overloaded("too many requests wait for the scheduler", retry_after_s=1)
+        self._submits.append(request)
+        self._filled.set()
+
+    def abort(self, handles: Sequence[int]) -> None:
+        """Bounded by the live sequences: each is aborted at most once."""
+        self._aborts += handles
+        self._filled.set()
+
+    async def write_to(self, call: Any, *, gateway_id: str) -> None:
+        """Hello, then everything in an order in which no abort overtakes its own submit. Ends when the stream breaks."""
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            await call.write(pb.ServeRequest(hello=pb.Hello(protocol_version=PROTOCOL_VERSION, gateway_id=gateway_id)))
+            while True:
+                await self._filled.wait()
+                self._filled.clear()
+                aborts, self._aborts = self._aborts, []
+                while self._submits:
+                    await call.write(self._submits.popleft())
+                if aborts:
+                    await call.write(pb.ServeRequest(abort=pb.Abort(handles=aborts)))

@@ -122,6 +122,7 @@ class HttpServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             h11_max_incomplete_event_size=limits.MAX_HEADER_BYTES,
             timeout_graceful_shutdown=5,
         )

@@ -42,14 +42,18 @@ class House:
     async def raw(self, data: bytes, *, timeout_s: float = 5.0) -> bytes:
         """Bytes in, all bytes out until the gateway closes."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        received = b""
         try:
-            with contextlib.suppress(ConnectionError):
-                writer.write(data)
-                await writer.drain()
             async with asyncio.timeout(timeout_s):
-                return await reader.read()
+                with contextlib.suppress(ConnectionError):
+                    writer.write(data)
+                    await writer.drain()
+                with contextlib.suppress(ConnectionError):
+                    while chunk := await reader.read(65536):
+                        received += chunk
         finally:
             writer.close()
+        return received
 
 
 def request_bytes(path: str, body: object, *, close: bool = True, headers: str = "") -> bytes:

@@ -2,7 +2,11 @@
 
 import json
 
+import pytest
+
 from tests.support.gateway_house import House, request_bytes
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CHAT = [{"role": "user", "content": "hi"}]
 
