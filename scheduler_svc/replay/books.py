@@ -149,6 +149,7 @@ class Books:
         self.desks: dict[int, Desk] = {}
         self._known: dict[tuple[int, bytes], list[Life]] = {}
         self.partial = False
+        self.num_preempted = 0
         self._num_assumed = 0
 
     def handshake(self, executor_id: int, address: str, wire: bytes) -> Desk:
@@ -210,6 +211,7 @@ class Books:
                 life.state, life.end = "ended", "aborted" if life.aborted else "deadline"
             else:
                 life.state = "waiting"
+                self.num_preempted += 1
         return resident
 
     def enter(self, desk: Desk, new: NewSequence, *, step: int) -> tuple[Resident, Life | None]:
