@@ -26,6 +26,7 @@ class BlockAudit:
         self._content: dict[tuple[int, int], bytes] = {}
         self._released: dict[tuple[int, int], _Release] = {}
         self._freed_now: list[Resident] = []
+        self._leaked: set[tuple[int, int]] = set()
         self._budget = budget
 
     def lost(self, executor_id: int) -> None:
@@ -127,8 +128,9 @@ class BlockAudit:
         absent = [one for one in desk.residents.values() if one.last_step < plan.step_id and self._may_run(desk, one)]
         dropped = [one for one in absent if one.upper >= one.num_known and one.last_step == desk.last_rows_step]
         preempted_now = any(self._books.is_preempted(one) for one in self._freed_now)
+        known = sum(1 for executor_id, _ in self._leaked if executor_id == desk.executor_id)
         need = max((self._need(desk, one) for one in absent), default=0)
-        if not dropped or preempted_now or desk.num_free_blocks < need:
+        if not dropped or preempted_now or desk.num_free_blocks - known < max(need, 1):
             return
         free = {
             block: self._released[key]
@@ -136,6 +138,7 @@ class BlockAudit:
             if (block := key[1]) not in desk.owners and key[0] == desk.executor_id
         }
         oldest = min(free.values(), key=lambda release: release.step, default=_Release(int(plan.step_id), dropped[0].slot, ""))
+        self._leaked.update((desk.executor_id, block) for block in free)
         blocks = ", ".join(map(str, sorted(free)[:8]))
         detail = f"blocks {blocks} were given back here and never handed out again, yet step {plan.step_id} ran short of blocks"
         self._findings.append(

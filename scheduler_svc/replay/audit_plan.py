@@ -113,7 +113,7 @@ class PlanAudit:
             elif resident is not None:
                 self._blocks.freed(desk, plan, resident)
         for resident in desk.residents.values():
-            if resident.ended_step:
+            if resident.ended_step and self._row_of(desk, plan, resident.slot) is None:
                 detail = f"its end came with the result of step {resident.ended_step}, but this plan does not free its slot"
                 self._name(Name.LATE_FREE, desk.executor_id, plan, None, resident, detail)
 

@@ -36,7 +36,10 @@ class Bug:
     """Spoils nothing. Subclasses override one method."""
 
     fired_step = 0
-    """The step at which it showed first, for the test."""
+    """The step at which it shows, as the bug itself knows; 0 = it has not happened yet."""
+    row: int | None = None
+    slot: int | None = None
+    block: int = -1
 
     def arrival(self, session: "Session") -> None:
         """Before requests are handed to the core."""
@@ -50,6 +53,10 @@ class Bug:
 
     def result(self, session: "Session", result: StepResult, plan: StepPlan) -> StepResult:
         """A result on its way in, before it is recorded."""
+        return result
+
+    def core_result(self, session: "Session", result: StepResult, plan: StepPlan) -> StepResult:
+        """A result on its way to the core, after it was recorded."""
         return result
 
     def abort(self, session: "Session", keys: list[int]) -> list[int]:
@@ -206,6 +213,7 @@ class Session:
         plan, result = self.links[executor_id].queue.popleft()
         result = self.bug.result(self, result, plan)
         self.recorder.result(executor_id, result.SerializeToString())
+        result = self.bug.core_result(self, result, plan)
         try:
             self._take(self.core.update(executor_id, wire.result_of(result)))
         except ResultMismatch as error:
@@ -225,10 +233,6 @@ class Session:
 
 def prompt(seed: int, size: int) -> list[int]:
     """`size` token ids of the fake's vocabulary."""
-    return [random.Random(seed).randrange(10, 250) for _ in range(size)] if size < 2 else _prompt(seed, size)
-
-
-def _prompt(seed: int, size: int) -> list[int]:
     source = random.Random(seed)
     return [source.randrange(10, 250) for _ in range(size)]
 

@@ -31,7 +31,7 @@ def written(path: Path, groups: list[list[tuple[tuple[Kind, tuple[object, ...]],
 
 
 @given(batches)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_round_trip(groups: list[list[tuple[tuple[Kind, tuple[object, ...]], int]]]) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "0000.trace"
@@ -40,7 +40,7 @@ def test_round_trip(groups: list[list[tuple[tuple[Kind, tuple[object, ...]], int
 
 
 @given(batches, st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 def test_a_mutation_is_refused_or_leaves_a_prefix(
     groups: list[list[tuple[tuple[Kind, tuple[object, ...]], int]]], data: st.DataObject
 ) -> None:
