@@ -1,4 +1,4 @@
-"""Every family against transformers on the same random weights: logits to 1e-4, with and without chunking, and bit-equal in any batch."""
+"""Every family against transformers on the same random weights: logits to 1e-4, chunked or not, and bit-equal in any batch."""
 
 import numpy as np
 import pytest
