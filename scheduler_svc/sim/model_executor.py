@@ -70,6 +70,7 @@ class _Slot:
     sampling: SimSampling
     length: int
     num_scored: int
+    num_planned: int
     blocks: list[int] = field(default_factory=list)
     ended: bool = False
 
@@ -126,6 +127,9 @@ class ModelExecutor:
         skipped, emitted, lengths, tokens, errors = [], [], [], [], []
         for row, (slot, kind, count, start) in enumerate(rows):
             state = self._slots[slot]
+            state.num_planned += count
+            most = state.num_prompt + max(1, state.sampling.max_tokens) - 1
+            self._demand(state.num_planned <= most, f"rows for {state.num_planned} tokens of a sequence that may have {most}")
             made: list[int] = []
             if state.ended:
                 skipped.append(row)
@@ -163,7 +167,12 @@ class ModelExecutor:
         if not isinstance(sampling, SimSampling):
             raise ContractBroken("sampling is not SimSampling")
         self._slots[new.slot] = _Slot(
-            list(new.token_ids), new.num_prompt_tokens, sampling, new.num_cached_tokens, new.num_prompt_logprobs_done
+            tokens=list(new.token_ids),
+            num_prompt=new.num_prompt_tokens,
+            sampling=sampling,
+            length=new.num_cached_tokens,
+            num_scored=new.num_prompt_logprobs_done,
+            num_planned=new.num_cached_tokens,
         )
         self._keys[new.slot] = new.key
 
