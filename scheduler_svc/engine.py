@@ -1,11 +1,12 @@
 """The engine: consumes inputs one at a time, feeds them to the core, and keeps every executor's plans in flight.
 
 Everything that changes the core passes through one bounded inbox, is recorded, then applied; a recording can therefore repeat
-a session. Only `Engine.run` touches the core. The step is three calls on one screen: see `_feed` and `_on_result`.
+a session. Only `Engine._turn` touches the core. The step is three calls on one screen: see `_feed` and `_on_result`.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -71,7 +72,9 @@ class Engine:
         self._next_key = 1
         self._last_tick_ns = 0
         self._claimed: dict[int, str] = {}
-        self._inbox: asyncio.Queue[Callable[[], None]] = asyncio.Queue(maxsize=MAX_INBOX)
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._failure: asyncio.Future[None] = self._loop.create_future()
 
     def is_ready(self) -> bool:
         """Whether new sequences can be taken: an executor takes rows, and nothing is shutting down."""
@@ -83,15 +86,29 @@ class Engine:
         """Until cancelled. Whatever it raises is a defect, or StaleEpoch after a takeover: the caller stops the service."""
         timer = asyncio.create_task(self._pass_time())
         try:
-            while True:
-                apply = await self._inbox.get()
-                apply()
-                while not self._inbox.empty():
-                    self._inbox.get_nowait()()
-                for link in list(self.links.values()):
-                    self._feed(link)
+            await self._failure
         finally:
             timer.cancel()
+
+    async def _put(self, apply: Callable[[], None]) -> None:
+        """Queues one input for the next turn of the loop; waits while the inbox is full."""
+        while len(self._inbox) >= MAX_INBOX:  # noqa: ASYNC110 - the next turn empties it
+            await asyncio.sleep(0)
+        self._inbox.append(apply)
+        if len(self._inbox) == 1:
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Applies what has come, one input at a time, then keeps executors fed. A plain callback: a task's wake-up costs more."""
+        if self._failure.done():
+            return
+        try:
+            while self._inbox:
+                self._inbox.popleft()()
+            for link in list(self.links.values()):
+                self._feed(link)
+        except Exception as error:
+            self._failure.set_exception(error)
 
     def _feed(self, link: ExecutorLink) -> None:
         """Plans for one executor, until its in-flight bound is reached or nothing can run."""
@@ -135,7 +152,7 @@ class Engine:
         while True:
             await asyncio.sleep(TICK_INTERVAL_S)
             if len(self.routes) and self._clock.now_ns() - self._last_tick_ns > TICK_INTERVAL_S * 1e9:
-                await self._inbox.put(partial(self._tick, 0))
+                await self._put(partial(self._tick, 0))
 
     # From gateways.
 
@@ -149,16 +166,16 @@ class Engine:
         except DrumlineError as error:
             session.push(wire.admission(handles, wire.refusal_of(error)))
             return
-        await self._inbox.put(partial(self._on_arrival, session, submit, handles))
+        await self._put(partial(self._on_arrival, session, submit, handles))
 
     async def abort(self, session: GatewaySession, handles: Sequence[int]) -> None:
         """Withdraws sequences of this gateway; unknown handles are counted and dropped."""
-        await self._inbox.put(partial(self._on_abort, session, handles))
+        await self._put(partial(self._on_abort, session, handles))
 
     async def leave(self, session: GatewaySession, error: DrumlineError) -> None:
         """The gateway's stream is over: its sequences are withdrawn."""
         session.drop(error)
-        await self._inbox.put(partial(self._on_leave, session))
+        await self._put(partial(self._on_leave, session))
 
     def _on_arrival(self, session: GatewaySession, submit: Any, handles: list[int]) -> None:
         if session.error is not None:
@@ -234,23 +251,23 @@ class Engine:
 
     async def joined(self, link: ExecutorLink, model: Any) -> None:
         """See `LinkOwner`."""
-        await self._inbox.put(partial(self._on_joined, link, model))
+        await self._put(partial(self._on_joined, link, model))
 
     async def result(self, link: ExecutorLink, result: StepResult, *, raw: bytes, times: wire.StepTimes) -> None:
         """See `LinkOwner`."""
-        await self._inbox.put(partial(self._on_result, link, result, raw=raw, times=times))
+        await self._put(partial(self._on_result, link, result, raw=raw, times=times))
 
     async def executor_draining(self, link: ExecutorLink) -> None:
         """See `LinkOwner`."""
-        await self._inbox.put(partial(self._on_drain, link))
+        await self._put(partial(self._on_drain, link))
 
     async def lost(self, link: ExecutorLink, reason: str) -> None:
         """See `LinkOwner`."""
-        await self._inbox.put(partial(self._remove, link, reason))
+        await self._put(partial(self._remove, link, reason))
 
     async def superseded(self, address: str, error: StaleEpoch) -> None:
         """See `LinkOwner`."""
-        await self._inbox.put(partial(self._on_superseded, address, error))
+        await self._put(partial(self._on_superseded, address, error))
 
     def _on_joined(self, link: ExecutorLink, model: Any) -> None:
         caps = link.capabilities

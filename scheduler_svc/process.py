@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, cast
 
 from grpc_health.v1 import health_pb2_grpc
@@ -46,20 +46,21 @@ class SchedulerProcess:
         self,
         settings: SchedulerSettings,
         *,
-        recorder: Recorder | None = None,
+        make_recorder: Callable[..., Recorder] = FileRecorder,
         clock: Clock | None = None,
         resolve: Resolve = resolve_by_system,
         epoch: int | None = None,
         max_backlog: int | None = None,
     ) -> None:
-        """The keyword arguments replace the real parts; `epoch` is the start time, ns since the Unix epoch."""
+        """The keyword arguments replace the real parts (`make_recorder` gets what FileRecorder gets); `epoch` is the start time,
+        ns since the Unix epoch."""
         self.settings = settings
         self.port = 0
         self.metrics_port: int | None = None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         limits, clock, epoch = limits_of(settings), clock or MonotonicClock(), epoch or time.time_ns()
         self.core = Scheduler(limits)
-        self.recorder = recorder or FileRecorder(
+        self.recorder = make_recorder(
             session_epoch=epoch,
             snapshot=self.core.snapshot,
             settings={"limits": dataclasses.asdict(limits)},

@@ -77,7 +77,7 @@ def requests_of(submit: Submit, *, first_key: int, arrival_ns: int, default_time
         Request(
             key=first_key + index,
             request_id=sequence.request_id,
-            prompt=list(sequence.prompt_token_ids),
+            prompt=sequence.prompt_token_ids[:],
             max_tokens=sequence.sampling.max_tokens,
             sampling=sequence.sampling,
             prompt_logprobs=sequence.sampling.prompt_logprobs,
@@ -94,11 +94,11 @@ def result_of(result: plan_pb2.StepResult) -> StepResult:
     """A result as the core reads it. Raises ValueError for columns that do not belong together or unknown reasons."""
     return StepResult(
         step_id=result.step_id,
-        num_emitted=list(result.num_emitted),
-        token_ids=list(result.token_ids),
-        lengths=list(result.length),
+        num_emitted=result.num_emitted[:],
+        token_ids=result.token_ids[:],
+        lengths=result.length[:],
         finished=[(row, _REASONS[reason]) for row, reason in zip(result.finished_row, result.finish_reason, strict=True)],
-        skipped=list(result.skipped_row),
+        skipped=result.skipped_row[:],
         errors=[(error.row, error.error.code, error.error.message) for error in result.row_errors],
         logprobs={entry.row: entry for entry in result.logprobs},
         prompt_logprobs={entry.row: entry for entry in result.prompt_logprobs},

@@ -23,7 +23,7 @@ QUICK = {
 class MemoryRecorder:
     """The Recorder port, in memory: `frames` as (kind, *payload), `dumps` as reasons."""
 
-    def __init__(self) -> None:
+    def __init__(self, **_: object) -> None:
         self.frames: list[tuple] = []
         self.dumps: list[str] = []
 
@@ -71,7 +71,7 @@ async def house(*executors: ScriptedExecutor, num_ready: int | None = None, **op
     parts = {key: options.pop(key) for key in ("clock", "resolve", "epoch", "max_backlog") if key in options}
     addresses = options.pop("executor", tuple(one.address for one in executors))
     settings = SchedulerSettings(**(QUICK | {"executor": addresses} | options))
-    async with running(SchedulerProcess(settings, recorder=MemoryRecorder(), **parts)) as process:
+    async with running(SchedulerProcess(settings, make_recorder=MemoryRecorder, **parts)) as process:
         await until(lambda: len(process.engine.links) >= (len(executors) if num_ready is None else num_ready))
         yield process
         if not process.failed.done():

@@ -79,6 +79,7 @@ class ScriptedExecutor(ExecutorServicer):
         model_digest: str = "d" * 64,
         protocol: tuple[int, int] = (1, 1),
         port: int = 0,
+        host: str = "127.0.0.1",
     ) -> None:
         self.caps = pb.GetCapabilitiesResponse(
             protocol_version=protocol[1],
@@ -114,6 +115,7 @@ class ScriptedExecutor(ExecutorServicer):
         self.epochs: list[int] = []
         self.num_probes = 0
         self._port = port
+        self._host = host
         self._frozen = asyncio.Event()
         self._thawed = asyncio.Event()
         self._thawed.set()
@@ -130,7 +132,7 @@ class ScriptedExecutor(ExecutorServicer):
     async def __aenter__(self) -> "ScriptedExecutor":
         self._server = new_server()
         add_ExecutorServicer_to_server(self, self._server)
-        self._port = self._server.add_insecure_port(self.address)
+        self._port = self._server.add_insecure_port(f"{self._host}:{self._port}")
         await self._server.start()
         return self
 
@@ -322,15 +324,9 @@ class _Session:
             return 0
         if message := self.executor.fails(resident):
             return self._fail(result, row, resident, message)
-        if kind == DECODE:
-            if resident.length != len(resident.tokens) - 1:
-                self._complain(plan, f"decodes slot {slot} before its prefill is done")
-        elif start != resident.length or start + num > len(resident.tokens):
-            self._complain(plan, f"chunk {start}+{num} of slot {slot} at length {resident.length}")
+        if not self._may_run(plan, resident, slot, kind, num, start):
             return self._fail(result, row, resident, "start mismatch")
         resident.length += num
-        if resident.length > len(resident.blocks) * self.executor.caps.block_size:
-            self._complain(plan, f"slot {slot} is longer than its blocks")
         result.length.append(resident.length)
         if kind == PREFILL or not resident.sampling.max_tokens:
             if kind == PREFILL_LAST:
@@ -346,6 +342,19 @@ class _Session:
         elif resident.num_emitted >= resident.sampling.max_tokens:
             self._finish(result, row, resident, common_pb2.FINISH_REASON_LENGTH)
         return 1
+
+    def _may_run(self, plan, resident: Resident, slot: int, kind: int, num: int, start: int) -> bool:
+        """Complains about a row that starts in the wrong place or outgrows its blocks; a chunk in the wrong place cannot run."""
+        if resident.length + num > len(resident.blocks) * self.executor.caps.block_size:
+            self._complain(plan, f"slot {slot} is longer than its blocks")
+        if kind == DECODE:
+            if resident.length != len(resident.tokens) - 1:
+                self._complain(plan, f"decodes slot {slot} before its prefill is done")
+            return True
+        if start == resident.length and start + num <= len(resident.tokens):
+            return True
+        self._complain(plan, f"chunk {start}+{num} of slot {slot} at length {resident.length}")
+        return False
 
     def _fail(self, result, row: int, resident: Resident, message: str) -> int:
         resident.ended = True
