@@ -50,19 +50,18 @@ class LiveRequest:
         self._news.set()
 
     def fail(self, error: DrumlineError) -> None:
-        """Ends the whole request; the first error stays, what is left runs no further. Idempotent."""
+        """Ends the whole request; the first error stays and is raised after the news that came before it. Idempotent."""
         if self._error is None:
             self._error = error
-            self._pending.clear()
         self.close()
         self._news.set()
 
     async def take(self) -> list[Delta]:
         """Waits for news and takes them all. Raises the error that ended the request."""
         await self._news.wait()
-        self._news.clear()
-        if self._error is not None:
-            self._news.set()
+        if self._error is None:
+            self._news.clear()
+        elif not self._pending:
             raise self._error
         taken = list(self._pending.values())
         self._pending.clear()

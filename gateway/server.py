@@ -23,6 +23,8 @@ from gateway.sse import ABORT_CONNECTION
 from gateway.state import Gateway
 
 _WRITE_BUFFER_BYTES: Final = limits.STREAM_BUFFER_BYTES // 4
+_KEEP_ALIVE_S: Final = 30
+"""Longer than most clients keep an idle connection, so that they rarely write to one that we just closed."""
 _REASON: Final = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
@@ -124,6 +126,7 @@ class HttpServer:
             server_header=False,
             proxy_headers=False,
             h11_max_incomplete_event_size=limits.MAX_HEADER_BYTES,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=5,
         )
         self._server = _Server(config)

@@ -2,17 +2,19 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from drumline.errors import Cancelled, DrumlineError
+from drumline.errors import Cancelled, DrumlineError, Internal
 from drumline.limits import SLOW_CLIENT_TIMEOUT_S
 from gateway.errors import error_object
 from gateway.generation import Generation
 
+_log = logging.getLogger(__name__)
 _DONE: Final = b"data: [DONE]\n\n"
 _HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 ABORT_CONNECTION: Final = "drumline.abort"
@@ -57,10 +59,13 @@ class EventStream(Response):
             await self._send(send, self._first)
             async for chunk in self._rest:
                 await self._send(send, chunk)
-        except Cancelled:
+        except (Cancelled, TimeoutError):
             raise
         except DrumlineError as error:
             await self._send(send, event(error_object(error)))
+        except Exception:
+            _log.exception("a stream failed")
+            await self._send(send, event(error_object(Internal("internal error"))))
         await self._send(send, _DONE)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -75,11 +75,13 @@ def _finish(step: pb.StepTokens, deltas: list[Delta]) -> dict[int, DrumlineError
         if reason in _FINISH:
             deltas[entry].finish_reason = _FINISH[reason]
         elif entry in named:
-            failed[entry] = named[entry]
+            error = named[entry]
+            # Only our own client's leaving is a cancellation here; what the scheduler withdraws is an error to the client.
+            failed[entry] = Unavailable(error.message) if isinstance(error, Cancelled) else error
         elif reason == common_pb2.FINISH_REASON_DEADLINE:
             failed[entry] = DeadlineExceeded("the request's time to live passed")
         elif reason == common_pb2.FINISH_REASON_ABORTED:
-            failed[entry] = Cancelled("the sequence was withdrawn")
+            failed[entry] = Unavailable("the scheduler withdrew the sequence")
         else:
             failed[entry] = Internal("the sequence failed")
     return failed

@@ -21,7 +21,8 @@ from drumline.version import PROTOCOL_VERSION
 
 TEMPLATE = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nBe brief<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{{ '<|im_start|>system\nBe brief<|im_end|>\n' }}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 CORPUS = [
@@ -77,7 +78,14 @@ class ScriptedScheduler(pb_grpc.SchedulerServicer):
     """Attributes to set: `script`, `step_s`, `executor_state`, `max_model_len`. To read: `submitted`, `aborted`, `running`."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, eos: str = "<|im_end|>", max_model_len: int = 512, template: str = TEMPLATE
+        self,
+        tokenizer: Tokenizer,
+        *,
+        eos: str = "<|im_end|>",
+        max_model_len: int = 512,
+        template: str = TEMPLATE,
+        has_model: bool = True,
+        add_bos: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self.eos = tokenizer.token_to_id(eos)
@@ -86,12 +94,12 @@ class ScriptedScheduler(pb_grpc.SchedulerServicer):
         self.vocab_size = tokenizer.get_vocab_size() + 8
         self.step_s = 0.0
         self.executor_state = "ready"
-        self.has_model = True
+        self.has_model = has_model
         self.script: Callable[[pb.SequenceRequest], Script] = lambda request: Script(list(request.prompt_token_ids))
         self.submitted: list[pb.SequenceRequest] = []
         self.aborted: list[int] = []
         self.running: dict[int, Running] = {}
-        self.add_bos = False
+        self.add_bos = add_bos
         self._server: grpc.aio.Server | None = None
         self.port = 0
 

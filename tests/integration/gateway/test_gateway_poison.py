@@ -6,13 +6,14 @@ import time
 import pytest
 
 from tests.support.gateway_house import House
+from tests.support.scripted_scheduler import small_tokenizer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 C = "/v1/completions"
 H = "/v1/chat/completions"
 USER = [{"role": "user", "content": "hi"}]
-VOCAB = 608
+VOCAB = small_tokenizer().get_vocab_size() + 8
 POISON: dict[str, tuple[str, object, str | None]] = {
     "b023_empty_list": (C, {"prompt": []}, "prompt"),
     "b023_list_of_empty_string": (C, {"prompt": [""], "max_tokens": 20}, "prompt"),

@@ -11,9 +11,11 @@ from gateway.template import ChatTemplate
 MESSAGES = [{"role": "user", "content": "hi 😀"}, {"role": "assistant", "content": "yo"}, {"role": "user", "content": "<b>"}]
 TEMPLATES = [
     "{% for m in messages %}{{ m['role'] }}: {{ m.content | trim }}\n{% endfor %}{% if add_generation_prompt %}A:{% endif %}",
-    "{{ bos_token }}{% for m in messages %}\n    {%- if loop.index0 == 1 %}{% continue %}{% endif %}\n  {{ m | tojson }}\n{% endfor %}",
+    "{{ bos_token }}{% for m in messages %}\n"
+    "    {%- if loop.index0 == 1 %}{% continue %}{% endif %}\n {{ m | tojson }}\n{% endfor %}",
     "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% break %}{% endfor %}",
-    "{% set ns = namespace(x=0) %}{% for m in messages %}{% set ns.x = ns.x + 1 %}{% endfor %}{{ ns.x }}{{ messages[-1].content.upper() }}",
+    "{% set ns = namespace(x=0) %}{% for m in messages %}{% set ns.x = ns.x + 1 %}{% endfor %}"
+    "{{ ns.x }}{{ messages[-1].content.upper() }}",
     "{%- if tools %}T{% endif %}{{ messages | tojson(indent=2) }}{{ '-' * 10 }}",
 ]
 
