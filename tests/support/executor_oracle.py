@@ -1,4 +1,4 @@
-"""The executor's rules again, row by row in plain Python, as slow and simple as they read in step_plan.md: an oracle for the columns."""
+"""The executor's rules again, row by row in plain Python, as simple as they read in step_plan.md: an oracle for the columns."""
 
 from dataclasses import dataclass, field
 

@@ -1,8 +1,10 @@
 """A real executor process with the fake backend, and the plans that a scheduler would send it, written by hand."""
 
+import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,20 +21,22 @@ from drumline.executor.v1.executor_pb2_grpc import ExecutorStub
 from drumline.plan.v1 import plan_pb2 as plans
 
 GRANT = 7
+READ_TIMEOUT_S = 20
 
 
 class ExecutorProcess:
     """`python -m executor_svc --backend fake` on a free port; ends with the `with` block."""
 
     def __init__(self, *flags: str) -> None:
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - a pipe that nobody reads would stop a talkative process
         command = [sys.executable, "-m", "executor_svc", "--backend", "fake", "--port", "0", "--fake-eos-chance", "0", *flags]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DRUMLINE_")}
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment | {"OMP_NUM_THREADS": "1"}
+            command, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment | {"OMP_NUM_THREADS": "1"}
         )
         line = self.process.stdout.readline().split()
         if line[:2] != ["READY", "executor"]:
-            raise RuntimeError(f"no readiness line: {line} {self.process.stderr.read()}")
+            raise RuntimeError(f"no readiness line: {line} {self.log()}")
         self.target = line[2]
 
     def __enter__(self) -> Self:
@@ -42,6 +46,11 @@ class ExecutorProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate(timeout=10)
+        self._log.close()
+
+    def log(self) -> str:
+        """What it wrote on stderr so far."""
+        return os.pread(self._log.fileno(), 2**24, 0).decode()  # the file's position belongs to the process
 
     @property
     def is_alive(self) -> bool:
@@ -108,7 +117,8 @@ class Stream:
     async def read(self) -> pb.RunPlansResponse:
         """The next message; raises the named error by which the stream ended, or EOFError when it ended well."""
         try:
-            reply = await self.call.read()
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                reply = await self.call.read()
         except grpc.aio.AioRpcError as failure:
             raise rpc.error_of(failure) from None
         if reply is not grpc.aio.EOF:
