@@ -8,13 +8,6 @@ import pytest
 from tests.support.served import Served
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All on one worker: two models on two cores would only wait for each other."""
-    for item in items:
-        if "/e2e/" in str(item.path):
-            item.add_marker(pytest.mark.xdist_group("real-model"))
-
-
 @pytest.fixture(scope="session")
 def served() -> Iterator[Served]:
     """SmolLM2-135M-Instruct in float32, one executor, default settings."""
