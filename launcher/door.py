@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
-import click
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from drumline.errors import DrumlineError
 
-UNREADABLE = 2
+UNREADABLE: Final = 2
+PIPE_WIDTH: Final = 200
 
 
 class Door:
@@ -22,15 +23,19 @@ class Door:
     def open(self, argv: list[str]) -> int:
         """The exit status."""
         try:
-            return int(self._app(args=argv, standalone_mode=False) or 0)
-        except click.exceptions.ClickException as error:
-            error.show()
-            return UNREADABLE
-        except click.exceptions.Abort:
-            return 130
+            self._app(args=argv)
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else 1
         except DrumlineError as error:
             Console(stderr=True).print(f"drumline: {error.message}", style="red", highlight=False, markup=False, soft_wrap=True)
             return UNREADABLE
+        return 0
+
+
+def wide_console() -> Console:
+    """Standard output; wide where no terminal says how wide it is, so that a pipe gets whole lines."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from drumline.errors import InvalidRequest
 from drumline.trace.reader import Recording, open_recordings
-from launcher.door import Door, progress_bar
+from launcher.door import Door, progress_bar, wide_console
 from scheduler_svc.replay import render
 from scheduler_svc.replay.against import replay_against_scheduler
 from scheduler_svc.replay.executor import Options, Outcome, executors_of, replay_on_executor
@@ -40,7 +40,7 @@ def replay(
     ] = None,
 ) -> None:
     """Replay a recording on a fresh executor (or against a fresh scheduler) and name the first difference."""
-    console = Console()
+    console = wide_console()
     if against not in ("executor", "scheduler"):
         raise InvalidRequest(f"--against is executor or scheduler, not {against!r}", param="against")
     if dump_row is not None and not until:

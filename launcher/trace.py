@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from drumline.errors import InvalidRequest
 from drumline.trace.reader import open_recordings
-from launcher.door import Door
+from launcher.door import Door, wide_console
 from scheduler_svc.replay import render
 from scheduler_svc.replay.diff import diff as diff_recordings
 from scheduler_svc.replay.explain import explain as explain_request
@@ -29,7 +28,7 @@ def show(
     last: Annotated[int, typer.Option(min=1, help="List at most so many steps, the last ones.")] = 40,
 ) -> None:
     """Print what a recording is, its steps, or one step row by row: kinds, lengths, blocks, timings."""
-    console = Console()
+    console = wide_console()
     for recording in open_recordings(paths):
         if step:
             tables = [render.step_table(one) for one in steps_of(recording, executor_id=executor_id, step=step)]
@@ -48,7 +47,7 @@ def show(
 @app.command()
 def explain(request: Annotated[str, typer.Argument(help="Request id, or key.")], paths: Paths) -> None:
     """Say for one request of each step whether it ran, and if not, why not."""
-    console = Console()
+    console = wide_console()
     for recording in open_recordings(paths):
         for life, lines in explain_request(recording, request):
             console.print(render.story_table(life, lines))
@@ -60,9 +59,9 @@ def diff(a: Annotated[Path, typer.Argument(help="A recording.")], b: Annotated[P
     one, other = (open_recordings([path])[-1] for path in (a, b))
     found = diff_recordings(one, other)
     if found.is_empty:
-        Console().print("no differences")
+        wide_console().print("no differences")
         return
-    Console().print(render.diff_table(found))
+    wide_console().print(render.diff_table(found))
     raise typer.Exit(1)
 
 
@@ -74,7 +73,7 @@ def export(paths: Paths, perfetto: Annotated[Path, typer.Option(help="File to wr
         raise InvalidRequest(f"{len(recordings)} sessions are there; name the files of one", param="paths")
     with perfetto.open("w", encoding="utf-8") as out:
         count = export_timeline(recordings[0], out)
-    Console().print(f"{count} events; open the file in ui.perfetto.dev")
+    wide_console().print(f"{count} events; open the file in ui.perfetto.dev")
 
 
 def main(argv: list[str]) -> int:

@@ -15,6 +15,7 @@ from scheduler_svc import wire
 from scheduler_svc.core.errors import ResultMismatch
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import Limits
+from scheduler_svc.replay.audit import NOT_UNDERSTOOD, not_understood
 from scheduler_svc.replay.compare import Difference
 
 
@@ -37,7 +38,11 @@ def replay_against_scheduler(recording: Recording, *, progress: Callable[[int], 
     """Replays until the first difference. `progress` is told the number of plans done."""
     replay = _Replay(recording)
     for frame in recording:
-        if (difference := replay.take(frame)) is not None:
+        try:
+            difference = replay.take(frame)
+        except NOT_UNDERSTOOD as failure:
+            raise not_understood(frame, replay.num_frames, failure) from None
+        if difference is not None:
             return SchedulerOutcome(replay.num_plans, difference)
         if frame.kind is Kind.PLAN:
             progress(replay.num_plans)
@@ -51,13 +56,13 @@ class _Replay:
         self.num_plans = 0
         self._limits = limits_of(recording.header.settings)
         self._core = Scheduler(self._limits)
-        self._num_frames = 0
+        self.num_frames = 0
         self._made: tuple[int, int, Any] | None = None
         self._refused = 0
 
     def take(self, frame: Frame) -> Difference | None:
         """Feeds one frame."""
-        first, self._num_frames = self._num_frames == 0, self._num_frames + 1
+        first, self.num_frames = self.num_frames == 0, self.num_frames + 1
         if frame.kind is Kind.PLAN:
             return self._plan(*frame.payload)
         if self._made is not None:

@@ -4,17 +4,26 @@ The scheduler's bounds come from the header (`Limits`), the executor's from its 
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from drumline.plan.v1.plan_pb2 import StepPlan, StepResult
-from drumline.trace.frames import Frame, Header, Kind
+from drumline.trace.frames import Frame, Header, Kind, UnreadableRecording
 from scheduler_svc.replay.audit_plan import PlanAudit
 from scheduler_svc.replay.audit_result import ResultAudit
 from scheduler_svc.replay.books import Books, Step
 from scheduler_svc.replay.findings import Finding, Name
 from scheduler_svc.replay.start import seed_books
 
-MAX_FINDINGS = 1000
+MAX_FINDINGS: Final = 1000
+NOT_UNDERSTOOD: Final = (DecodeError, KeyError, IndexError, TypeError, ValueError, AttributeError)
+"""What reading a frame raises whose bytes are no message, or whose snapshot is no snapshot."""
+
+
+def not_understood(frame: Frame, number: int, failure: Exception) -> UnreadableRecording:
+    """A frame with the right checksum and the wrong content."""
+    return UnreadableRecording(f"frame {number} ({frame.kind.name}) cannot be understood: {type(failure).__name__}")
 
 
 class Auditor:
@@ -31,18 +40,24 @@ class Auditor:
         self._plans = PlanAudit(self.books, self.findings, settings=header.settings)
         self._results = ResultAudit(self.books, self.findings)
         self._num_frames = 0
+        self._headless = header.segment != 0
         self.now_ns = 0
         self.state: dict[str, Any] = {}
 
     def frame(self, frame: Frame) -> Step | None:
-        """Takes one frame; the step that it began (PLAN) or answered (RESULT), if any."""
-        step = self._take(frame)
+        """Takes one frame; the step that it began (PLAN) or answered (RESULT), if any. Raises UnreadableRecording."""
+        try:
+            step = self._take(frame)
+        except NOT_UNDERSTOOD as failure:
+            raise not_understood(frame, self._num_frames, failure) from None
         self._num_frames += 1
         del self.findings[MAX_FINDINGS:]
         return step
 
     def _take(self, frame: Frame) -> Step | None:
         payload = frame.payload
+        if frame.kind in (Kind.PLAN, Kind.RESULT) and self._headless and payload[0] not in self.books.desks:
+            raise UnreadableRecording("the recording begins neither with its session nor with a snapshot")
         match frame.kind:
             case Kind.PLAN:
                 return self._plans.plan(payload[0], StepPlan.FromString(payload[1]), t_ns=frame.t_ns)
@@ -53,6 +68,7 @@ class Auditor:
                 return step
             case Kind.SNAPSHOT:
                 if self._num_frames == 0:
+                    self._headless = False
                     self.state = seed_books(self.books, payload)
             case _:
                 self._input(frame.kind, payload)
@@ -83,4 +99,4 @@ def audit(header: Header, frames: Iterable[Frame]) -> list[Finding]:
     return auditor.findings
 
 
-__all__ = ["Auditor", "Finding", "Name", "audit"]
+__all__ = ["NOT_UNDERSTOOD", "Auditor", "Finding", "Name", "audit", "not_understood"]

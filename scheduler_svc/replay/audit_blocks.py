@@ -95,11 +95,7 @@ class BlockAudit:
         if block >= desk.caps.num_blocks:
             self._name(Name.BLOCK_OUT_OF_RANGE, step, index, f"block {block}; the executor has {desk.caps.num_blocks}")
         elif place < resident.num_cached // desk.caps.block_size:
-            if (
-                self._content.get(key) != self._chain(desk, resident, place)
-                and block not in desk.unjudged
-                and not self._books.partial
-            ):
+            if self._content.get(key) != self._chain(desk, resident, place) and block not in desk.unjudged:
                 detail = f"block {block} at place {place} does not hold this sequence's tokens"
                 self._name(Name.WRONG_PREFIX_HIT, step, index, detail)
         else:
@@ -123,7 +119,7 @@ class BlockAudit:
         """A decode row drops out although the books have blocks for everybody who was left out: some blocks never came back."""
         plan = step.plan
         bound = min(self._budget, desk.caps.max_num_batched_tokens)
-        if self._books.partial or sum(row.num_tokens for row in step.rows) >= bound:
+        if sum(row.num_tokens for row in step.rows) >= bound:
             return
         absent = [one for one in desk.residents.values() if one.last_step < plan.step_id and self._may_run(desk, one)]
         dropped = [one for one in absent if one.upper >= one.num_known and one.last_step == desk.last_rows_step]

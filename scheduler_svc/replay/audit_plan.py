@@ -79,13 +79,12 @@ class PlanAudit:
         def wrong(name: Name, detail: str) -> None:
             self._name(name, desk.executor_id, plan, None, None, detail)
 
-        first = desk.last_step == 0 and self._books.partial
-        if plan.step_id != desk.last_step + 1 and not first:
+        if plan.step_id != desk.last_step + 1:
             wrong(Name.WRONG_STEP, f"step {plan.step_id} follows step {desk.last_step}")
         desk.epoch = desk.epoch or int(plan.session_epoch)
         if plan.session_epoch != desk.epoch:
             wrong(Name.WRONG_EPOCH, f"session epoch {plan.session_epoch}, the executor's first plan had {desk.epoch}")
-        if plan.based_on_result_step != desk.last_result and not (self._books.partial and desk.last_result == 0):
+        if plan.based_on_result_step != desk.last_result:
             wrong(Name.WRONG_BASED_ON, f"based on result {plan.based_on_result_step}; the last one consumed was {desk.last_result}")
         if len(desk.outstanding) >= self._in_flight:
             wrong(Name.IN_FLIGHT_EXCEEDED, f"{len(desk.outstanding) + 1} plans in flight, the bound is {self._in_flight}")
@@ -108,7 +107,7 @@ class PlanAudit:
         for slot in (*plan.freed_slots, *plan.aborted_slots):
             withdrawn = slot in plan.aborted_slots
             resident = self._books.free(desk, slot, step=int(plan.step_id), now_ns=self._now_ns, withdrawn=withdrawn)
-            if resident is None and not self._books.partial:
+            if resident is None:
                 self._name(Name.UNKNOWN_SLOT, desk.executor_id, plan, None, None, f"slot {slot} is given back, but nobody holds it")
             elif resident is not None:
                 self._blocks.freed(desk, plan, resident)
@@ -140,8 +139,7 @@ class PlanAudit:
         if len(desk.residents) > min(self._max_seqs, desk.caps.max_num_seqs):
             wrong(Name.BUDGET_EXCEEDED, f"{len(desk.residents)} residents, at most {self._max_seqs} are allowed")
         if matched is None:
-            if not self._books.partial:
-                wrong(self._why_unknown(resident), "no waiting request has this prompt and sampling")
+            wrong(self._why_unknown(resident), "no waiting request has this prompt and sampling")
             return
         known = matched.tokens
         if tokens == known:
@@ -168,8 +166,7 @@ class PlanAudit:
                 self._name(Name.ROW_TWICE, desk.executor_id, plan, index, resident, "named by an earlier row of this plan")
             seen.add(resident.slot)
             if resident.assumed and resident.slot not in uppers:
-                if not self._books.partial:
-                    self._name(Name.UNKNOWN_SLOT, desk.executor_id, plan, index, resident, "no sequence entered it")
+                self._name(Name.UNKNOWN_SLOT, desk.executor_id, plan, index, resident, "no sequence entered it")
                 continue
             if resident.ended_step:
                 detail = f"its end came with the result of step {resident.ended_step}, before this plan"

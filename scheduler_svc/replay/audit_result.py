@@ -30,7 +30,7 @@ class ResultAudit:
         desk.last_result = int(result.step_id)
         self._check_rows(step, result)
         in_use = self._follow_tables(desk, step, result)
-        if result.num_blocks_in_use != in_use and not self._books.partial:
+        if result.num_blocks_in_use != in_use:
             name = Name.LEAKED_BLOCK if result.num_blocks_in_use > in_use else Name.BLOCKS_TOO_SHORT
             detail = f"the executor's tables name {result.num_blocks_in_use} blocks, by the plans it is {in_use}"
             self._name(name, executor_id, int(result.step_id), None, None, detail)

@@ -148,7 +148,6 @@ class Books:
         self.lives: dict[int, Life] = {}
         self.desks: dict[int, Desk] = {}
         self._known: dict[tuple[int, bytes], list[Life]] = {}
-        self.partial = False
         self.num_preempted = 0
         self._num_assumed = 0
 

@@ -15,20 +15,17 @@ PREEMPTING, DISCARDING, WITHDRAWN = 3, 4, 5
 
 
 def seed_books(books: Books, payload: list[Any]) -> dict[str, Any]:
-    """Fills empty books from a SNAPSHOT frame's payload; returns the state that it holds."""
+    """Fills empty books from a SNAPSHOT frame's payload; returns the state that it holds.
+
+    Raises KeyError, TypeError or ValueError for a payload that is no snapshot.
+    """
     state: dict[str, Any] = unpack_state(payload[0], sampling=SamplingParams.FromString)
-    if not isinstance(state, dict) or not isinstance(state.get("executors"), list):
-        books.partial = True
-        return {}
     for record in state["sequences"]:
         books.add(_life(record))
-    records = {one["info"]["executor_id"]: one for one in state["executors"]}
+    records: dict[int, dict[str, Any]] = {one["info"]["executor_id"]: one for one in state["executors"]}
     for executor_id, address, capabilities, plans in payload[1]:
         desk = books.handshake(executor_id, address, capabilities)
-        record = records.get(executor_id)
-        if record is None or len(record["in_flight"]) != len(plans):
-            books.partial = True
-            continue
+        record = records[executor_id]
         _seed_desk(books, desk, record, sequences=state["sequences"])
         for flight, raw in zip(record["in_flight"], plans, strict=True):
             desk.outstanding.append(_step(desk, flight, StepPlan.FromString(raw)))
