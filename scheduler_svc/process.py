@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from grpc_health.v1 import health_pb2_grpc
 
-from drumline.errors import Draining, DrumlineError, Internal
+from drumline.errors import Draining, DrumlineError, Internal, Unavailable
 from drumline.rpc import new_server
 from scheduler_svc.config import SchedulerSettings
 from scheduler_svc.core.scheduler import Scheduler
@@ -90,12 +90,15 @@ class SchedulerProcess:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Binds and begins; executors join later. Raises OSError or RuntimeError if a port cannot be bound."""
+        """Binds and begins; executors join later. Raises Unavailable or OSError if a port cannot be bound."""
         settings = self.settings
         self.service.add_to(self._server)
         health = Health(self.engine)
         health_pb2_grpc.add_HealthServicer_to_server(health.servicer, self._server)
-        self.port = self._server.add_insecure_port(f"{settings.host}:{settings.port}")
+        try:
+            self.port = self._server.add_insecure_port(f"{settings.host}:{settings.port}")
+        except RuntimeError:
+            raise Unavailable(f"port {settings.port} on {settings.host} cannot be bound") from None
         await self._server.start()
         if settings.metrics_port is not None:
             address = {"host": settings.metrics_host, "port": settings.metrics_port}

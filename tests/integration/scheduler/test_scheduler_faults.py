@@ -216,3 +216,22 @@ async def test_executor_of_another_model_is_refused_by_name() -> None:
 async def _client(process, executor: ScriptedExecutor):
     await until(lambda: executor.address in process.discovery.clients)
     return process.discovery.clients[executor.address]
+
+
+async def test_defect_dumps_the_ring_and_ends_everything_by_name() -> None:
+    """No silent hang: gateways get an error, the process learns why it must exit."""
+    async with ScriptedExecutor() as executor, house(executor) as process, RawGateway(address_of(process)) as gateway:
+        executor.delay_s = 0.01
+        (handle,) = await gateway.submit(sequence([1], max_tokens=200))
+        await gateway.until(lambda: len(gateway.tokens[handle]) > 3)
+
+        def broken(executor_id: int, result: object) -> None:
+            raise KeyError("a defect of ours")
+
+        process.core.update = broken
+        error = await asyncio.wait_for(process.failed, 5)
+        assert isinstance(error, KeyError)
+        assert process.recorder.dumps == ["engine: KeyError: 'a defect of ours'"]
+        await gateway.done(handle)
+        assert gateway.errors[handle][0] == "internal"
+        assert "defect" not in gateway.errors[handle][1], "what failed is for our logs"
