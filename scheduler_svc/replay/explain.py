@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from drumline.errors import NotFound
 from drumline.trace.frames import Kind
@@ -44,6 +45,7 @@ class _Story:
         self.auditor = Auditor(recording.header)
         self.lines: dict[int, list[Line]] = {}
         self._request = request
+        self._num_seen = 0
         settings = recording.header.settings
         self._budget = settings_of(settings, "max_num_batched_tokens", 2**31)
         self._max_seqs = settings_of(settings, "max_num_seqs", 2**31)
@@ -60,9 +62,11 @@ class _Story:
                 self._append(lines, line)
 
     def _notice(self) -> None:
-        for key, life in self.auditor.books.lives.items():
-            if key not in self.lines and (life.request_id == self._request or str(key) == self._request):
+        lives = self.auditor.books.lives
+        for key in islice(lives, self._num_seen, None):
+            if self._request in (lives[key].request_id, str(key)):
                 self.lines[key] = []
+        self._num_seen = len(lives)
 
     def _lines(self, life: Life, kind: Kind, payload: list[object], step: Step | None, *, told_end: bool) -> Iterator[Line]:
         if told_end:

@@ -6,6 +6,7 @@ is late by the wire's delay. Format: the "Trace Event Format", JSON, times in mi
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final, TextIO
 
 from drumline.trace.frames import Kind
@@ -33,16 +34,16 @@ def events(recording: Recording) -> Iterator[Event]:
     """All events, about in order of time."""
     auditor = Auditor(recording.header)
     origin: int | None = None
-    seen: set[int] = set()
+    num_seen = 0
     yield _name("process_name", REQUESTS_PID, 0, "requests")
     for frame in recording:
         origin = frame.t_ns if origin is None else origin
         step = auditor.frame(frame)
         if frame.kind is Kind.HANDSHAKE:
             yield from _executor(frame.payload[0], frame.payload[1])
-        for key in auditor.books.lives.keys() - seen:
-            seen.add(key)
+        for key in list(islice(auditor.books.lives, num_seen, None)):
             yield _name("thread_name", REQUESTS_PID, _track(key), auditor.books.lives[key].request_id or f"key {key}")
+        num_seen = len(auditor.books.lives)
         if frame.kind is Kind.RESULT and step is not None and step.t_ns:
             yield from _step(step, origin=origin)
         elif frame.kind in (Kind.ABORT, Kind.LOST, Kind.DRAIN):
