@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from scheduler_svc.core.errors import ResultMismatch
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import Outputs, StepResult
 from scheduler_svc.executor_link import ExecutorLink
+from scheduler_svc.fleet import Fleet
 from scheduler_svc.ports import Clock, Recorder
 from scheduler_svc.routing import GatewaySession, Routes
 
@@ -29,33 +29,21 @@ TICK_INTERVAL_S: Final = 0.05
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """What all executors have in common, by the first that joined."""
-
-    model_digest: str
-    vocab_size: int
-    max_model_len: int
-
-
 class Engine:
     """Owns the core and everything keyed by its ids. All methods run on one event loop; see each group for who may call.
 
     Attributes:
         draining: nothing new is taken.
-        model: the served model as the first executor gave it (a message, opaque here), or None.
+        fleet: what all executors have in common.
         links: executors in the books, by executor id.
         accounts: step accounts by executor address; they outlive links, so that counters never fall.
     """
 
     def __init__(
-        self, core: Scheduler, *, recorder: Recorder, clock: Clock, plans_in_flight: int, default_timeout_ms: int, epoch: int
+        self, core: Scheduler, *, fleet: Fleet, recorder: Recorder, clock: Clock, plans_in_flight: int, default_timeout_ms: int
     ) -> None:
-        """`epoch` is the scheduler's start time, ns since the Unix epoch: the n-th session opens with epoch + n, so that a
-        scheduler may return to an executor, and one that was started later always wins."""
         self.draining = False
-        self.model: Any = None
-        self.fleet: Fleet | None = None
+        self.fleet = fleet
         self.links: dict[int, ExecutorLink] = {}
         self.routes = Routes()
         self.accounts: dict[str, StepAccounts] = {}
@@ -67,11 +55,8 @@ class Engine:
         self._clock = clock
         self._plans_in_flight = plans_in_flight
         self._default_timeout_ms = default_timeout_ms
-        self._epoch = epoch
-        self._next_executor_id = 1
         self._next_key = 1
         self._last_tick_ns = 0
-        self._claimed: dict[int, str] = {}
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Callable[[], None]] = deque()
         self._failure: asyncio.Future[None] = self._loop.create_future()
@@ -160,7 +145,7 @@ class Engine:
         """Checks a Submit (its seeds filled in, it is not changed any more) and queues it; the session gets its Admission."""
         handles = [sequence.handle for sequence in submit.sequences]
         try:
-            if self.fleet is None:
+            if not self.fleet.is_known:
                 raise Unavailable("no_executor: no executor has joined yet", retry_after_s=1)
             wire.check_submit(submit, vocab_size=self.fleet.vocab_size, max_model_len=self.fleet.max_model_len)
         except DrumlineError as error:
@@ -228,27 +213,6 @@ class Engine:
 
     # From executor clients: a LinkOwner.
 
-    def claim(self, address: str, capabilities: Any) -> tuple[int, int]:
-        """See `LinkOwner`."""
-        if self.fleet is not None and capabilities.model_digest != self.fleet.model_digest:
-            raise ModelMismatch(
-                f"executor {address} serves model {capabilities.model_digest[:12]}, the fleet {self.fleet.model_digest[:12]}"
-            )
-        if capabilities.instance_id in self._claimed.values():
-            raise Unavailable(f"executor {address} is already linked under another address")
-        executor_id = self._next_executor_id
-        self._next_executor_id += 1
-        self._claimed[executor_id] = capabilities.instance_id
-        return executor_id, self._epoch + executor_id
-
-    def release(self, executor_id: int) -> None:
-        """See `LinkOwner`."""
-        self._claimed.pop(executor_id, None)
-
-    def wants_model(self) -> bool:
-        """See `LinkOwner`."""
-        return self.model is None
-
     async def joined(self, link: ExecutorLink, model: Any) -> None:
         """See `LinkOwner`."""
         await self._put(partial(self._on_joined, link, model))
@@ -271,12 +235,11 @@ class Engine:
 
     def _on_joined(self, link: ExecutorLink, model: Any) -> None:
         caps = link.capabilities
-        if self.fleet is None:
-            self.fleet = Fleet(model_digest=caps.model_digest, vocab_size=caps.vocab_size, max_model_len=caps.max_model_len)
-        if caps.model_digest != self.fleet.model_digest:  # two first executors shook hands at once
-            link.close(f"model_mismatch: executor {link.address} serves another model than the fleet")
+        try:
+            self.fleet.join(link.address, caps, model=model)
+        except ModelMismatch as error:
+            link.close(error.message)
             return
-        self.model = self.model or model
         self.links[link.executor_id] = link
         self.accounts.setdefault(link.address, StepAccounts())
         self._recorder.handshake(link.executor_id, link.address, caps.SerializeToString(deterministic=True))

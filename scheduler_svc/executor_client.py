@@ -27,6 +27,7 @@ from drumline.rpc import error_of, open_channel
 from drumline.version import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from scheduler_svc import wire
 from scheduler_svc.executor_link import ExecutorLink, LinkOwner
+from scheduler_svc.fleet import Fleet
 from scheduler_svc.ports import Clock
 
 if TYPE_CHECKING:
@@ -52,13 +53,14 @@ class Liveness:
 class ExecutorClient:
     """Keeps one address linked: `run` dials, serves the session to its end, and dials again until `retire` or a takeover."""
 
-    def __init__(self, address: str, *, owner: LinkOwner, clock: Clock, liveness: Liveness) -> None:
+    def __init__(self, address: str, *, owner: LinkOwner, fleet: Fleet, clock: Clock, liveness: Liveness) -> None:
         self.address = address
         self.state = "connecting"
         """`connecting`, `ready`, `lost` (between two tries) or `superseded`."""
         self.reason = ""
         """Why the last try or session ended, for people."""
         self._owner = owner
+        self._fleet = fleet
         self._clock = clock
         self._liveness = liveness
         self._retired = False
@@ -103,7 +105,7 @@ class ExecutorClient:
                 await self._serve(stub, call, link)
             finally:
                 call.cancel()
-                self._owner.release(link.executor_id)
+                self._fleet.release(link.executor_id)
         finally:
             await channel.close(None)
 
@@ -119,8 +121,8 @@ class ExecutorClient:
         for name in ("block_size", "num_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "vocab_size"):
             if getattr(caps, name) < 1:
                 raise ProtocolMismatch(f"executor declares {name} 0")
-        model = await _answer(stub.GetModel(GetModelRequest(), timeout=timeout)) if self._owner.wants_model() else None
-        executor_id, epoch = self._owner.claim(self.address, caps)
+        model = await _answer(stub.GetModel(GetModelRequest(), timeout=timeout)) if self._fleet.model is None else None
+        executor_id, epoch = self._fleet.claim(self.address, caps)
         link = ExecutorLink(self.address, executor_id=executor_id, session_epoch=epoch, capabilities=caps, clock=self._clock)
         return link, model
 

@@ -72,18 +72,6 @@ class ExecutorLink:
 class LinkOwner(Protocol):
     """Who is told about executors. The coroutines wait while the owner's inbox is full, which holds back the stream."""
 
-    def claim(self, address: str, capabilities: GetCapabilitiesResponse) -> tuple[int, int]:
-        """A new executor id and session epoch. Raises ModelMismatch, or Unavailable if that process is already linked."""
-        ...
-
-    def release(self, executor_id: int) -> None:
-        """What `claim` gave is no longer in use. Comes after `lost`, or alone if the session never opened."""
-        ...
-
-    def wants_model(self) -> bool:
-        """Whether the model has not been fetched yet."""
-        ...
-
     async def joined(self, link: ExecutorLink, model: GetModelResponse | None) -> None:
         """The session is open; plans may be submitted."""
         ...

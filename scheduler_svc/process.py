@@ -20,6 +20,7 @@ from scheduler_svc.core.types import Limits
 from scheduler_svc.discovery import Discovery, Resolve, resolve_by_system
 from scheduler_svc.engine import Engine
 from scheduler_svc.executor_client import ExecutorClient, Liveness
+from scheduler_svc.fleet import Fleet
 from scheduler_svc.metrics import exposition, log_throughput
 from scheduler_svc.ports import Clock, MonotonicClock, Recorder
 from scheduler_svc.recording import FileRecorder
@@ -69,18 +70,19 @@ class SchedulerProcess:
             max_bytes=settings.record_max_bytes,
             clock=clock.now_ns,
         )
+        fleet = Fleet(epoch=epoch)
         self.engine = Engine(
             self.core,
+            fleet=fleet,
             recorder=self.recorder,
             clock=clock,
             plans_in_flight=limits.plans_in_flight,
             default_timeout_ms=int(settings.default_timeout_s * 1000),
-            epoch=epoch,
         )
         lively = Liveness(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(Liveness)})
         self.discovery: Discovery[ExecutorClient] = Discovery(
             settings.executor,
-            start=lambda address: ExecutorClient(address, owner=self.engine, clock=clock, liveness=lively),
+            start=lambda address: ExecutorClient(address, owner=self.engine, fleet=fleet, clock=clock, liveness=lively),
             interval_s=settings.resolve_interval_s,
             resolve=resolve,
         )

@@ -40,9 +40,9 @@ class Service(SchedulerServicer):
 
     async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.GetModelResponse:  # noqa: N802
         """See the proto."""
-        if self._engine.model is None:
+        if self._engine.fleet.model is None:
             await abort(context, Unavailable("no_executor: no executor has joined yet", retry_after_s=1))
-        return pb.GetModelResponse(model=self._engine.model)
+        return pb.GetModelResponse(model=self._engine.fleet.model)
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:  # noqa: N802
         """See the proto."""
@@ -77,9 +77,8 @@ class Service(SchedulerServicer):
         if not MIN_PROTOCOL_VERSION <= version <= PROTOCOL_VERSION:
             text = f"gateway speaks protocol {version}, this scheduler {MIN_PROTOCOL_VERSION} to {PROTOCOL_VERSION}"
             await abort(context, ProtocolMismatch(text))
-        fleet = self._engine.fleet
         session = GatewaySession(first.hello.gateway_id or "unnamed", max_backlog=self._max_backlog)
-        welcome = pb.Welcome(protocol_version=PROTOCOL_VERSION, model_digest=fleet.model_digest if fleet else "")
+        welcome = pb.Welcome(protocol_version=PROTOCOL_VERSION, model_digest=self._engine.fleet.model_digest)
         session.push(pb.ServeResponse(welcome=welcome))
         _LOG.info("gateway=%s connected", session.gateway_id)
         return session
