@@ -158,14 +158,14 @@ number = st.one_of(st.sampled_from([0.0, 1.0, -1.0, float("nan"), float("inf"), 
 sampling = st.fixed_dictionaries(
     {"max_tokens": st.one_of(st.integers(1, 20), wild)},
     optional={
-        "temperature": number, "top_p": number, "min_p": number, "top_k": wild, "repetition_penalty": number, "presence_penalty": number,
-        "frequency_penalty": number, "seed": st.integers(0, 2**64 - 1), "min_tokens": wild, "stop_token_ids": column,
+        "temperature": number, "top_p": number, "min_p": number, "top_k": wild, "repetition_penalty": number,
+        "presence_penalty": number, "frequency_penalty": number, "seed": st.integers(0, 2**64 - 1), "min_tokens": wild, "stop_token_ids": column,
         "ignore_eos": st.booleans(), "logprobs": st.booleans(), "top_logprobs": wild, "prompt_logprobs": st.booleans(),
         "logit_bias_ids": column, "logit_bias_values": st.lists(number, max_size=6),
     },
 )  # fmt: skip
 sequence = st.builds(
-    lambda slot, tokens, prompt, cached, params: new_sequence(slot, tokens, num_prompt_tokens=prompt, num_cached_tokens=cached, **params),
+    lambda slot, ids, prompt, cached, params: new_sequence(slot, ids, num_prompt_tokens=prompt, num_cached_tokens=cached, **params),
     st.one_of(st.integers(0, 7), wild), st.lists(st.one_of(st.integers(0, 389), wild), max_size=20), small, small, sampling,
 )  # fmt: skip
 

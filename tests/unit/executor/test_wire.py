@@ -21,7 +21,8 @@ def test_every_field_of_a_plan_arrives() -> None:
     )
     wire = plan(
         step_id=3, session_epoch=4, cohort_id=5, based_on_result_step=2, freed_slots=[7], aborted_slots=[6], new_sequences=[new],
-        slot=[1, 2], row_kind=[1, 3], num_tokens=[2, 1], start=[0, 0], block_row=[0], block_id=[9], copy_src=[1], copy_dst=[2], want_digests=True,
+        slot=[1, 2], row_kind=[1, 3], num_tokens=[2, 1], start=[0, 0], block_row=[0], block_id=[9],
+        copy_src=[1], copy_dst=[2], want_digests=True,
     )  # fmt: skip
     got = plan_of(wire, max_num_seqs=8)
     assert (got.step_id, got.session_epoch, got.grant_id, got.cohort_id) == (3, 4, 7, 5)
