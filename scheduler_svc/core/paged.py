@@ -1,12 +1,13 @@
 """The paged policy: everything mixes. Decodes first, then prefill chunks with what is left of the token budget, then newcomers."""
 
 from collections.abc import Sequence as Tokens
+from itertools import islice
 
 import numpy as np
 
 from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.executor import ExecutorBooks
-from scheduler_svc.core.policy import Router
+from scheduler_svc.core.policy import NOTHING, Promise, Router
 from scheduler_svc.core.residency import place
 from scheduler_svc.core.rows import PrefillRow, RowMap
 from scheduler_svc.core.sequence import Sequence, State
@@ -38,15 +39,16 @@ class PagedAdmission:
         if not draft.starved and not draft.books.draining:
             self._admit(draft, router)
 
-    def has_room(self, seq: Sequence, books: ExecutorBooks) -> bool:
+    def has_room(self, seq: Sequence, books: ExecutorBooks, promise: Promise = NOTHING) -> bool:
         """A slot, and blocks for all known tokens and one more, beside what residents still need for theirs."""
-        if books.draining or not books.free_slots or books.num_resident >= books.max_rows or not books.can_ever_hold(seq):
+        rows = min(len(books.free_slots), books.max_rows - books.num_resident) - promise.rows
+        if books.draining or rows <= 0 or not books.can_ever_hold(seq):
             return False
         kv = books.kv
         hits = self.lookup(seq, books)
         reserved = sum(max(0, kv.blocks_for(other.num_known) - len(other.blocks)) for other in books.prefilling)
         need = kv.blocks_for(min(len(seq.tokens) + 1, seq.max_length)) - len(hits)
-        return kv.pool.num_available - kv.pool.count_unheld(hits) >= need + reserved
+        return kv.pool.num_available - kv.pool.count_unheld(hits) >= need + reserved + promise.blocks
 
     def lookup(self, seq: Sequence, books: ExecutorBooks) -> list[int]:
         """Blocks of the longest cached prefix; never all tokens, since one must be fed to sample. Changes nothing."""
@@ -121,8 +123,8 @@ class PagedAdmission:
     def _admit(self, draft: StepDraft, router: Router) -> None:
         """Newcomers in queue order. One that shares a prefix being computed in this very step waits for the next and hits it."""
         books = draft.books
-        for count, seq in enumerate(list_head(draft)):
-            if draft.budget <= 0 or count >= MAX_CONSIDERED:
+        for seq in list_head(draft):
+            if draft.budget <= 0 or not books.free_slots or books.num_resident >= books.max_rows:
                 return
             here = router.belongs(seq, books)
             if here is None:
@@ -141,10 +143,5 @@ class PagedAdmission:
 
 
 def list_head(draft: StepDraft) -> list[Sequence]:
-    """The waiting sequences that this step may look at."""
-    head = []
-    for seq in draft.queue:
-        head.append(seq)
-        if len(head) >= MAX_CONSIDERED:
-            break
-    return head
+    """The waiting sequences that this step may look at, in queue order."""
+    return list(islice(draft.queue, MAX_CONSIDERED))

@@ -1,9 +1,7 @@
 """Where a waiting sequence belongs: by prefix affinity weighed against load, then load, then id."""
 
-from collections.abc import Iterable
-
 from scheduler_svc.core.executor import ExecutorBooks
-from scheduler_svc.core.policy import AdmissionPolicy
+from scheduler_svc.core.policy import NOTHING, AdmissionPolicy, Promise
 from scheduler_svc.core.sequence import Sequence
 
 TOKENS_PER_RESIDENT = 32
@@ -11,28 +9,36 @@ TOKENS_PER_RESIDENT = 32
 
 
 class Placement:
-    """Compares the executors that could take a sequence now. Changes nothing."""
+    """A `Router` for one step: compares the executors that could take a sequence now.
+
+    It remembers what it has sent elsewhere, so that of a burst each executor gets its share at once. Changes nothing else.
+    """
 
     def __init__(self, executors: dict[int, ExecutorBooks], policy: AdmissionPolicy) -> None:
         self._executors = executors
         self._policy = policy
+        self._promises: dict[int, Promise] = {}
 
     def belongs(self, seq: Sequence, books: ExecutorBooks) -> bool | None:
         """True: on `books`. False: on another that has room now. None: nobody has room."""
-        able = [other for other in self._executors.values() if self._policy.has_room(seq, other)]
+        able = [other for other in self._executors.values() if self._policy.has_room(seq, other, self._promise(other))]
         if not able:
             return None if books.can_ever_hold(seq) else False
-        if len(able) == 1:
-            return able[0] is books
-        return min(able, key=lambda other: self._cost(seq, other)) is books
+        best = able[0] if len(able) == 1 else min(able, key=lambda other: self._cost(seq, other))
+        if best is books:
+            return True
+        promise = self._promise(best)
+        blocks = best.kv.blocks_for(len(seq.tokens))
+        self._promises[best.executor_id] = Promise(promise.rows + 1, promise.tokens + len(seq.tokens), promise.blocks + blocks)
+        return False
+
+    def _promise(self, books: ExecutorBooks) -> Promise:
+        return self._promises.get(books.executor_id, NOTHING)
 
     def _cost(self, seq: Sequence, books: ExecutorBooks) -> tuple[int, int, int]:
         """Tokens to compute before its first one, residents in tokens; then residents; then id."""
+        promise = self._promise(books)
         cached = len(self._policy.lookup(seq, books)) * books.kv.block_size
-        return (len(seq.tokens) - cached + load(books.prefilling, books), books.num_resident, books.executor_id)
-
-
-def load(prefilling: Iterable[Sequence], books: ExecutorBooks) -> int:
-    """Tokens that stand in front of a newcomer."""
-    backlog = sum(seq.num_known - int(books.cols.upper[seq.slot]) for seq in prefilling)
-    return backlog + TOKENS_PER_RESIDENT * books.num_resident
+        backlog = sum(other.num_known - int(books.cols.upper[other.slot]) for other in books.prefilling)
+        rows = books.num_resident + promise.rows
+        return (len(seq.tokens) - cached + backlog + promise.tokens + TOKENS_PER_RESIDENT * rows, rows, books.executor_id)

@@ -1,5 +1,6 @@
 """An admission policy chooses the rows of a step. Policies are named objects; each lives in its own file."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from scheduler_svc.core.draft import StepDraft
@@ -8,8 +9,20 @@ from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.types import Advance, Layout, Limits
 
 
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What an executor will take that is not in its books yet: rows, tokens to compute, blocks."""
+
+    rows: int = 0
+    tokens: int = 0
+    blocks: int = 0
+
+
+NOTHING = Promise()
+
+
 class Router(Protocol):
-    """Says on which executor a waiting sequence belongs."""
+    """Says, for waiting sequences in queue order, on which executor each belongs. One router serves one step."""
 
     def belongs(self, seq: Sequence, books: ExecutorBooks) -> bool | None:
         """True: here. False: elsewhere, now. None: nowhere yet."""
@@ -38,8 +51,8 @@ class AdmissionPolicy(Protocol):
         """Most plans sent and not yet answered."""
         ...
 
-    def has_room(self, seq: Sequence, books: ExecutorBooks) -> bool:
-        """Whether `seq` could enter `books` now; changes nothing."""
+    def has_room(self, seq: Sequence, books: ExecutorBooks, promise: Promise = NOTHING) -> bool:
+        """Whether `seq` could enter `books` now, beside what is promised to others; changes nothing."""
         ...
 
     def lookup(self, seq: Sequence, books: ExecutorBooks) -> list[int]:

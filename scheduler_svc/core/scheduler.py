@@ -36,7 +36,6 @@ class Scheduler(CoreState):
     ) -> None:
         super().__init__(limits, policy=policy or PagedAdmission(limits), fingerprint=fingerprint)
         self._admission = Admission(limits, self.executors, self.queue)
-        self._placement = Placement(self.executors, self.policy)
 
     def add_executor(self, info: ExecutorInfo) -> None:
         """HANDSHAKE: an executor with empty memory joins. An id is never used twice."""
@@ -112,7 +111,7 @@ class Scheduler(CoreState):
         if books is None or len(books.in_flight) >= self.policy.plans_in_flight(self.limits):
             return None
         draft = StepDraft(books, self.queue, books.budget)
-        self.policy.choose(draft, self._placement)
+        self.policy.choose(draft, Placement(self.executors, self.policy))
         if not draft.has_rows and not books.pending_freed and not books.pending_aborted:
             draft.undo()
             return None

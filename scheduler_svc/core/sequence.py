@@ -45,6 +45,7 @@ class Sequence:
         num_placements: times that it entered an executor.
         started: its first placement was reported.
         chain, chain_base: digests of leading full blocks, and the root they start from.
+        chain_of: model digest and block size that they hold for.
     """
 
     request: Request
@@ -61,6 +62,7 @@ class Sequence:
     num_placements: int = 0
     chain: list[bytes] = field(default_factory=list)
     chain_base: bytes = b""
+    chain_of: tuple[str, int] = ("", 0)
 
     @property
     def key(self) -> int:
@@ -89,14 +91,11 @@ class Sequence:
 
     def digests(self, num_blocks: int, *, model_digest: str, block_size: int) -> Tokens[bytes]:
         """Digests of at least the first `num_blocks` blocks of `tokens`, which must be full."""
-        if self.executor_id < 0 or not self.chain_base:
-            request = self.request
-            base = chain_root(
-                model_digest=model_digest, tenant=request.tenant, cache_salt=request.cache_salt, block_size=block_size
-            )
-            if base != self.chain_base:
-                self.chain_base = base
-                self.chain = []
+        if self.chain_of != (model_digest, block_size):
+            self.chain_of = (model_digest, block_size)
+            tenant, salt = self.request.tenant, self.request.cache_salt
+            self.chain_base = chain_root(model_digest=model_digest, tenant=tenant, cache_salt=salt, block_size=block_size)
+            self.chain = []
         if len(self.chain) < num_blocks:
             extend_chain(self.chain, root=self.chain_base, tokens=self.tokens, block_size=block_size, num_blocks=num_blocks)
         return self.chain

@@ -1,0 +1,57 @@
+"""Short ways to build a simulated world for tests of the scheduler core."""
+
+from typing import Any
+
+from scheduler_svc.core.executor import ExecutorBooks
+from scheduler_svc.core.types import ExecutorInfo, Limits, Plan
+from scheduler_svc.sim.model_executor import SimSampling
+from scheduler_svc.sim.world import World
+
+
+def executor_info(**changes: Any) -> ExecutorInfo:
+    """A small executor: 4-token blocks, 64 of them, 8 slots."""
+    fields: dict[str, Any] = {
+        "executor_id": 0,
+        "model_digest": "model",
+        "block_size": 4,
+        "num_blocks": 64,
+        "max_model_len": 200,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 256,
+    }
+    return ExecutorInfo(**{**fields, **changes})
+
+
+class House(World):
+    """A thorough world with one executor, id 0, and the means to look inside."""
+
+    def __init__(self, *, limits: dict[str, Any] | None = None, fails: set[tuple[int, int]] | None = None, **info: Any) -> None:
+        super().__init__(Limits(**(limits or {})), thorough=True)
+        self.fails = fails if fails is not None else set()
+        self.join(executor_info(**info), fail_row=lambda step_id, row, key: (step_id, key) in self.fails)
+
+    @property
+    def books(self) -> ExecutorBooks:
+        """Of executor 0."""
+        return self.core.executors[0]
+
+    def ask(self, *prompts: list[int], max_tokens: int = 4, **options: Any) -> list[int]:
+        """Submits, demands admission and returns the keys. Options go to the sampling or to the arrival, by name."""
+        sampling = SimSampling(max_tokens=max_tokens, **{k: v for k, v in options.items() if k in SimSampling.__slots__})
+        before = set(self.clients)
+        assert self.submit(prompts, sampling, **{k: v for k, v in options.items() if k not in SimSampling.__slots__}) is None
+        return sorted(set(self.clients) - before)
+
+    def plan(self, executor_id: int = 0) -> Plan:
+        """Sends one plan and returns it."""
+        assert self.send(executor_id)
+        return self.core.executors[executor_id].in_flight[-1].plan
+
+    def finish(self) -> None:
+        """Runs until idle and checks that nothing is left."""
+        self.settle()
+        self.check_idle()
+
+    def cached_of(self, plan: Plan) -> dict[int, int]:
+        """Cached tokens of each sequence that enters with a plan."""
+        return {new.key: new.num_cached_tokens for new in plan.new_sequences}
