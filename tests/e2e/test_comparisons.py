@@ -117,7 +117,7 @@ async def test_b064_no_cross_talk(served: Served) -> None:
     secrets = [f"zq{index:03d}x" for index in range(40)]
 
     async def ask(http: httpx.AsyncClient, index: int) -> str:
-        body = {"model": shared.MODEL, "prompt": f"Repeat: {secrets[index]} {secrets[index]} {secrets[index]}", "max_tokens": 12}
+        body = {"model": shared.MODEL, "prompt": f"Repeat: {secrets[index]} {secrets[index]} {secrets[index]}", "max_tokens": 12, "temperature": 0}
         if index % 5 == 0:
             try:
                 await http.post("/v1/completions", json=body, timeout=0.15)

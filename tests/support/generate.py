@@ -26,7 +26,7 @@ class Answer:
 
 
 async def complete(http: httpx.AsyncClient, prompt: object, *, stream: bool = False, **body: Any) -> Answer:
-    payload = {"model": "SmolLM2-135M-Instruct", "prompt": prompt, "logprobs": 1, "max_tokens": 24} | body
+    payload = {"model": "SmolLM2-135M-Instruct", "prompt": prompt, "logprobs": 1, "max_tokens": 24, "temperature": 0} | body
     if not stream:
         reply = await http.post("/v1/completions", json=payload)
         reply.raise_for_status()

@@ -33,7 +33,9 @@ class Served:
 
     def __enter__(self) -> "Served":
         env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", "HF_HUB_OFFLINE": "1"}
-        command = [sys.executable, "-m", "launcher", "serve", "--port", "0", *self._flags]
+        # Dies with the test run, however that ends: an orphan would keep a core busy for everybody after it.
+        wrapper = [sys.executable, str(ROOT / "launcher" / "child.py"), str(os.getpid())]
+        command = [*wrapper, sys.executable, "-m", "launcher", "serve", "--port", "0", *self._flags]
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
