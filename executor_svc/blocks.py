@@ -26,7 +26,7 @@ class BlockTables:
     @property
     def width(self) -> int:
         """Most blocks of one slot."""
-        return self.table.shape[1]
+        return int(self.table.shape[1])
 
     @property
     def num_blocks(self) -> int:

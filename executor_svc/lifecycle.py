@@ -33,7 +33,7 @@ class Lifecycle:
         self._drain_timeout_s = drain_timeout_s
         self._worker = Worker(backend, on_health=self._health_changed)
         self._service = ExecutorService(backend, self._worker)
-        self._health = health.aio.HealthServicer()
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._draining = False
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None

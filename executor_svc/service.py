@@ -64,7 +64,9 @@ class ExecutorService(ExecutorServicer):
         """Tokenizer, template and special ids."""
         return wire.model_to_wire(self._model)
 
-    async def RunPlans(self, request_iterator: AsyncIterator[pb.RunPlansRequest], context: Context) -> None:  # noqa: N802
+    async def RunPlans(  # type: ignore[override]  # noqa: N802 - a handler that writes to its context returns nothing
+        self, request_iterator: AsyncIterator[pb.RunPlansRequest], context: Context
+    ) -> None:
         """One session from open to end; an error ends the stream by name."""
         try:
             session = self._open(await anext(request_iterator, None))

@@ -158,8 +158,9 @@ number = st.one_of(st.sampled_from([0.0, 1.0, -1.0, float("nan"), float("inf"), 
 sampling = st.fixed_dictionaries(
     {"max_tokens": st.one_of(st.integers(1, 20), wild)},
     optional={
-        "temperature": number, "top_p": number, "min_p": number, "top_k": wild, "repetition_penalty": number,
-        "presence_penalty": number, "frequency_penalty": number, "seed": st.integers(0, 2**64 - 1), "min_tokens": wild, "stop_token_ids": column,
+        "temperature": number, "top_p": number, "min_p": number, "top_k": wild,
+        "repetition_penalty": number, "presence_penalty": number, "frequency_penalty": number, "seed": st.integers(0, 2**64 - 1),
+        "min_tokens": wild, "stop_token_ids": column,
         "ignore_eos": st.booleans(), "logprobs": st.booleans(), "top_logprobs": wild, "prompt_logprobs": st.booleans(),
         "logit_bias_ids": column, "logit_bias_values": st.lists(number, max_size=6),
     },
