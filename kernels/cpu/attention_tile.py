@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
-import numba
 import numpy as np
 
 from kernels.cpu import tiles
 from kernels.cpu.exponential import exp2
-from kernels.cpu.jit import jit
+from kernels.cpu.jit import inlined
 from kernels.cpu.lanes import broadcast, first_lane, fused, keep, load, max_lanes, prefetch, store, sub, sum_lanes
 from kernels.layout import BLOCK_SIZE, F32, I32
 
@@ -21,7 +20,7 @@ Scratch = tuple[F32, F32, F32, F32, F32, F32]
 greatest score so far [M], factor of the last softmax step [M]."""
 
 
-@jit
+@inlined
 def scratch(num_queries: int, head_dim: int) -> Scratch:
     """Working memory of one thread."""
     big, lanes = num_queries * head_dim, num_queries * BLOCK_SIZE
@@ -56,25 +55,16 @@ def _shared_loads(count: int) -> tuple[Callable[..., None], Callable[..., None]]
                 prefetch(v, following + t * head_dim + at)
                 total = tiles.accumulate(total, p, first * BLOCK_SIZE + t, BLOCK_SIZE, load(v, block + t * head_dim + at))
             tiles.store(total, acc, first * head_dim + at, head_dim)
-        flat = v.reshape(-1)
-        for i in range(first, first + count):
-            for at in range(whole, head_dim):
-                one = acc[i * head_dim + at] * shrink[i]
-                for t in range(low, high):
-                    one += p[i * BLOCK_SIZE + t] * flat[block + t * head_dim + at]
-                acc[i * head_dim + at] = one
 
-    compiled = numba.njit(nogil=True, error_model="numpy")
-    return compiled(scores), compiled(values)
+    return inlined(scores), inlined(values)
 
 
 _scores_1, _values_1 = _shared_loads(1)
-_scores_2, _values_2 = _shared_loads(2)
 _scores_3, _values_3 = _shared_loads(3)
 _scores_4, _values_4 = _shared_loads(4)
 
 
-@jit
+@inlined
 def _softmax_step(s: F32, i: int, low: int, high: int, seen: F32, top: F32, shrink: F32) -> None:
     """Turns query i's scores into weights relative to its new maximum; lanes outside low..high-1 weigh exactly 0."""
     x = keep(load(s, i * BLOCK_SIZE), low, high, MINUS_INFINITY)
@@ -86,21 +76,32 @@ def _softmax_step(s: F32, i: int, low: int, high: int, seen: F32, top: F32, shri
     store(seen, i * BLOCK_SIZE, fused(load(seen, i * BLOCK_SIZE), broadcast(shrink[i]), p))
 
 
-@jit
+@inlined
+def _values_tail(p: F32, i: int, low: int, high: int, shrink: F32, v: F32, block: int, head_dim: int, acc: F32) -> None:
+    """Query i's elements behind the last whole sixteen of a head."""
+    flat = v.reshape(-1)
+    for at in range(head_dim // BLOCK_SIZE * BLOCK_SIZE, head_dim):
+        total = acc[i * head_dim + at] * shrink[i]
+        for t in range(low, high):
+            total += p[i * BLOCK_SIZE + t] * flat[block + t * head_dim + at]
+        acc[i * head_dim + at] = total
+
+
+@inlined
 def _block_step(
     first: int, last: int, low: int, high: int, k: F32, v: F32, block: int, following: int, head_dim: int, memory: Scratch
 ) -> None:
     """Queries first..last-1 look at tokens low..high-1 of one block. Only the first of them prefetch the next one."""
     q, acc, s, seen, top, shrink = memory
     while first < last:
-        count = min(4, last - first)
-        if count == 4:
+        count = last - first
+        if count >= 4:
+            count = 4
             _scores_4(q, first, k, block, following, head_dim, s)
         elif count == 3:
             _scores_3(q, first, k, block, following, head_dim, s)
-        elif count == 2:
-            _scores_2(q, first, k, block, following, head_dim, s)
         else:
+            count = 1
             _scores_1(q, first, k, block, following, head_dim, s)
         for i in range(first, first + count):
             _softmax_step(s, i, low, high, seen, top, shrink)
@@ -108,15 +109,15 @@ def _block_step(
             _values_4(s, first, low, high, shrink, v, block, following, head_dim, acc)
         elif count == 3:
             _values_3(s, first, low, high, shrink, v, block, following, head_dim, acc)
-        elif count == 2:
-            _values_2(s, first, low, high, shrink, v, block, following, head_dim, acc)
         else:
             _values_1(s, first, low, high, shrink, v, block, following, head_dim, acc)
+        for i in range(first, first + count):
+            _values_tail(s, i, low, high, shrink, v, block, head_dim, acc)
         first += count
         following = block
 
 
-@jit
+@inlined
 def _start(q: F32, first: int, last: int, head: int, group: int, scale: np.float32, memory: Scratch) -> None:
     queries, acc, _, seen, top, _ = memory
     head_dim = q.shape[2]
@@ -132,7 +133,7 @@ def _start(q: F32, first: int, last: int, head: int, group: int, scale: np.float
             i += 1
 
 
-@jit
+@inlined
 def _finish(first: int, last: int, head: int, group: int, memory: Scratch, out: F32) -> None:
     _, acc, _, seen, _, _ = memory
     head_dim = out.shape[2]
@@ -145,7 +146,7 @@ def _finish(first: int, last: int, head: int, group: int, memory: Scratch, out: 
             i += 1
 
 
-@jit
+@inlined
 def _usable(table: I32, start: int, stop: int, num_blocks: int) -> bool:
     if stop > table.shape[0]:
         return False
@@ -153,7 +154,7 @@ def _usable(table: I32, start: int, stop: int, num_blocks: int) -> bool:
     return bool(np.all((blocks >= 0) & (blocks < num_blocks)))
 
 
-@jit
+@inlined
 def attend(
     q: F32,
     k: F32,
@@ -183,13 +184,14 @@ def attend(
         block = (np.int64(table[j]) * k.shape[1] + head) * size
         following = (np.int64(table[min(j + 1, stop - 1)]) * k.shape[1] + head) * size
         base = j * BLOCK_SIZE
-        if position - base >= BLOCK_SIZE - 1 and (window <= 0 or final - window + 1 <= base):
-            _block_step(0, (last - first) * group, 0, BLOCK_SIZE, k, v, block, following, head_dim, memory)
-            continue
-        # Some token sees only a part: token by token, so that no weight of 0 meets a value that the token must not see.
-        for i in range(last - first):
-            low = max(0, position + i - window + 1 - base) if window > 0 else 0
-            high = min(BLOCK_SIZE, position + i + 1 - base)
+        # Where some token sees only a part, tokens go one by one: no weight of 0 may meet a value that its token must not see.
+        whole = position - base >= BLOCK_SIZE - 1 and (window <= 0 or final - window + 1 <= base)
+        step = last - first if whole else 1
+        for i in range(0, last - first, step):
+            low, high = 0, BLOCK_SIZE
+            if not whole:
+                low = max(0, position + i - window + 1 - base) if window > 0 else 0
+                high = min(BLOCK_SIZE, position + i + 1 - base)
             if low < high:
-                _block_step(i * group, (i + 1) * group, low, high, k, v, block, following, head_dim, memory)
+                _block_step(i * group, (i + step) * group, low, high, k, v, block, following, head_dim, memory)
     _finish(first, last, head, group, memory, out)

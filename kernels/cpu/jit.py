@@ -57,6 +57,11 @@ def jit(function: F) -> F:
     return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
 
 
+def inlined(function: F) -> F:
+    """Merges a function into its callers before they are compiled: each level of calls is otherwise compiled once more."""
+    return cast(F, numba.njit(nogil=True, error_model="numpy", inline="always")(function))
+
+
 def jit_parallel(function: F) -> F:
     """Compiles a function whose `prange` loops run on all threads of `set_num_threads`, without the GIL."""
     return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", parallel=True)(function))

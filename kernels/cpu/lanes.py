@@ -69,6 +69,12 @@ def splat(builder: Any, scalar: Any) -> Any:
     return builder.shuffle_vector(first, first, ir.Constant(BITS, [0] * WIDTH))
 
 
+def splat_bits(builder: Any, scalar: Any) -> Any:
+    """The 32-bit integer in every lane."""
+    first = builder.insert_element(ir.Constant(BITS, ir.Undefined), scalar, I32(0))
+    return builder.shuffle_vector(first, first, ir.Constant(BITS, [0] * WIDTH))
+
+
 def unary(emit: Callable[[Any, Any], Any]) -> Any:
     """Lanes -> Lanes from an emitter."""
 
@@ -157,13 +163,8 @@ def keep(typingctx: Any, value: Any, low: Any, high: Any, other: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         value, low, high, other = args
         index = ir.Constant(BITS, list(range(WIDTH)))
-        spread = [
-            builder.shuffle_vector(v, v, ir.Constant(BITS, [0] * WIDTH))
-            for v in (
-                builder.insert_element(ir.Constant(BITS, ir.Undefined), builder.trunc(bound, I32), I32(0)) for bound in (low, high)
-            )
-        ]
-        inside = builder.and_(builder.icmp_signed(">=", index, spread[0]), builder.icmp_signed("<", index, spread[1]))
+        bounds = [splat_bits(builder, builder.trunc(bound, I32)) for bound in (low, high)]
+        inside = builder.and_(builder.icmp_signed(">=", index, bounds[0]), builder.icmp_signed("<", index, bounds[1]))
         return builder.select(inside, value, splat(builder, other))
 
     return LANES(LANES, types.intp, types.intp, types.float32), codegen
@@ -177,6 +178,27 @@ def max_lanes(typingctx: Any, value: Any) -> Any:
         return call(builder, "llvm.vector.reduce.fmax.v16f32", F32, args[0])
 
     return types.float32(LANES), codegen
+
+
+@intrinsic
+def larger(typingctx: Any, a: Any, b: Any) -> Any:
+    """The greater of both in each lane; b where either is NaN."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", *args), *args)
+
+    return LANES(LANES, LANES), codegen
+
+
+@intrinsic
+def any_at_least(typingctx: Any, a: Any, b: Any) -> Any:
+    """Whether a >= b in some lane."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        bits = builder.bitcast(builder.fcmp_ordered(">=", *args), ir.IntType(WIDTH))
+        return builder.icmp_unsigned("!=", bits, ir.Constant(ir.IntType(WIDTH), 0))
+
+    return types.boolean(LANES, LANES), codegen
 
 
 @intrinsic

@@ -21,35 +21,30 @@ SERIAL_TOKENS = 64
 
 
 @jit
-def _work_items(query_start: I32, context_len: I32, tile_tokens: int) -> I64:
-    """Live tiles as [row, first token, last token + 1], the most expensive first, so that threads finish together."""
+def _work_items(query_start: I32, context_len: I32, tile_tokens: int, out: F32) -> I64:
+    """Live tiles as [row, first token, last token + 1], chunks before decode rows, so that threads finish together.
+
+    Tokens of no live row get output 0 on the way: nobody has written keys for them.
+    """
     num_items = 0
     for row in range(context_len.shape[0]):
         num_tokens = query_start[row + 1] - query_start[row]
-        if 0 < num_tokens <= context_len[row]:
+        if num_tokens <= context_len[row]:
             num_items += (num_tokens + tile_tokens - 1) // tile_tokens
-    items = np.empty((num_items, 3), np.int64)
-    cost = np.empty(num_items, np.int64)
-    i = 0
-    for row in range(context_len.shape[0]):
-        num_tokens = query_start[row + 1] - query_start[row]
-        if 0 < num_tokens <= context_len[row]:
-            for first in range(query_start[row], query_start[row + 1], tile_tokens):
-                last = min(first + tile_tokens, query_start[row + 1])
-                items[i, 0], items[i, 1], items[i, 2] = row, first, last
-                cost[i] = (last - first) * (context_len[row] - query_start[row + 1] + last)
-                i += 1
-    return items[np.argsort(-cost, kind="mergesort")]
-
-
-@jit
-def _zero_dead(query_start: I32, context_len: I32, out: F32) -> None:
-    """Tokens of no live row come out as 0: nobody has written keys for them."""
-    for row in range(context_len.shape[0]):
-        if context_len[row] < query_start[row + 1] - query_start[row]:
+        else:
             out[query_start[row] : query_start[row + 1]] = np.float32(0)
     out[: query_start[0]] = np.float32(0)
     out[query_start[-1] :] = np.float32(0)
+    items = np.empty((num_items, 3), np.int64)
+    i = 0
+    for decode in (False, True):
+        for row in range(context_len.shape[0]):
+            num_tokens = query_start[row + 1] - query_start[row]
+            if num_tokens <= context_len[row] and (num_tokens == 1) == decode:
+                for first in range(query_start[row], query_start[row + 1], tile_tokens):
+                    items[i, 0], items[i, 1], items[i, 2] = row, first, min(first + tile_tokens, query_start[row + 1])
+                    i += 1
+    return items
 
 
 @jit
@@ -79,26 +74,10 @@ def _run(
         attend(q, k, v, tables[row], first, last, position, index % num_heads, scale, window, memory, out)
 
 
-@jit
-def _serial(
-    q: F32,
-    k: F32,
-    v: F32,
-    query_start: I32,
-    context_len: I32,
-    tables: I32,
-    scale: np.float32,
-    window: int,
-    tile_tokens: int,
-    out: F32,
-) -> None:
-    _zero_dead(query_start, context_len, out)
-    items = _work_items(query_start, context_len, tile_tokens)
-    _run(np.zeros(1, np.int64), items, q, k, v, query_start, context_len, tables, scale, window, tile_tokens, out)
-
-
 @jit_parallel
-def _parallel(
+def _run_all(
+    counter: I64,
+    items: I64,
     q: F32,
     k: F32,
     v: F32,
@@ -111,9 +90,6 @@ def _parallel(
     out: F32,
     num_workers: int,
 ) -> None:
-    _zero_dead(query_start, context_len, out)
-    items = _work_items(query_start, context_len, tile_tokens)
-    counter = np.zeros(1, np.int64)
     for _ in prange(num_workers):
         _run(counter, items, q, k, v, query_start, context_len, tables, scale, window, tile_tokens, out)
 
@@ -148,9 +124,12 @@ def paged_attention(
     check_cache(k_BKDP, v_BKPD, num_heads=q_TND.shape[1], head_dim=q_TND.shape[2])
     check_rows(q_TND, out_TND, query_start_R, context_len_R, block_tables_RW)
     tile = tile_tokens or max(1, QUERIES_PER_TILE * k_BKDP.shape[1] // q_TND.shape[1])
-    args = (q_TND, k_BKDP, v_BKPD, query_start_R, context_len_R, block_tables_RW, np.float32(scale * LOG2_E), window, tile, out_TND)
+    items = _work_items(query_start_R, context_len_R, tile, out_TND)
+    counter = np.zeros(1, np.int64)
     num_workers = num_threads()
-    if num_workers == 1 or block_tables_RW.size == 0 or int(context_len_R.sum()) < SERIAL_TOKENS:
-        _serial(*args)
+    rows = (query_start_R, context_len_R, block_tables_RW)
+    args = (counter, items, q_TND, k_BKDP, v_BKPD, *rows, np.float32(scale * LOG2_E), window, tile, out_TND)
+    if num_workers == 1 or int(context_len_R.sum()) < SERIAL_TOKENS:
+        _run(*args)
     else:
-        _parallel(*args, num_workers)
+        _run_all(*args, num_workers)
