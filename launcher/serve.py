@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +46,12 @@ def main(argv: list[str]) -> int:
     wanted = settings.load(ServeSettings, section="serve", argv=argv)
     logs.configure("launcher", level=wanted.log_level or "info")
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    stages = stages_of(wanted, config=_config_of(argv))
+    if why := _port_taken(wanted.host, wanted.port):
+        log.error("--port %d: %s (0 takes any free one)", wanted.port, why)
+        return 1
     supervisor = Supervisor(
-        stages_of(wanted, config=_config_of(argv)),
+        stages,
         drain_timeout_s=wanted.drain_timeout_s,
         on_ready=lambda addresses: greet(addresses["gateway"], wanted),
     )
@@ -97,7 +102,8 @@ def _service(
 
     return Service(
         name=name,
-        command=[sys.executable, "-m", kind.module, *argv],
+        # -P: a folder named gateway where the user happens to stand is not our gateway.
+        command=[sys.executable, "-P", "-m", kind.module, *argv],
         argv_of=dialled,
         port=port,
         env=env or {},
@@ -130,6 +136,15 @@ def _threads_each(executor: ExecutorSettings, *, num_executors: int) -> list[str
     if executor.num_threads or num_executors == 1:
         return []
     return ["--num-threads", str(max(1, len(os.sched_getaffinity(0)) // num_executors))]
+
+
+def _port_taken(host: str, port: int) -> str:
+    """Why the gateway could not listen there, or empty: better said now than after a model was loaded."""
+    try:
+        with socket.create_server((host, port)):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _config_of(argv: Sequence[str]) -> str | None:

@@ -224,9 +224,22 @@ def test_unknown_names_end_it_with_2_before_anything_starts(flags: list[str], en
     assert not done.stdout
 
 
-def test_a_service_that_cannot_start_ends_it_all() -> None:
+def test_a_port_that_is_taken_is_said_before_a_model_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = drumline("serve", "--backend", "fake", "--port", str(taken.getsockname()[1]))
-    assert done.returncode != 0
-    assert "before it was ready" in done.stderr
-    assert "Traceback" not in done.stderr
+        done = drumline("serve", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 1
+    assert "Address already in use" in done.stderr
+    assert "executor" not in done.stderr
+
+
+def test_a_folder_of_the_users_is_not_taken_for_a_service(tmp_path: Path) -> None:
+    (tmp_path / "scheduler_svc").mkdir()
+    (tmp_path / "scheduler_svc" / "__main__.py").write_text("raise SystemExit('not ours')")
+    command = [sys.executable, "-c", "from launcher.__main__ import main; main()", "serve", "--backend", "fake", "--port", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("READY serve ")
+        finally:
+            process.terminate()
+            assert process.wait(30) == 0
