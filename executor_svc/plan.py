@@ -143,8 +143,8 @@ class Batch:
         block_tables: i32 [R', W], -1 behind the row's last block.
         sample: columns of the rows that sample a token after this step.
         prompt_logprob_rows: i32 [P], rows whose prompt log-probabilities are wanted, `prompt_num_top` beside it.
-        prompt_target_start, prompt_targets: ragged i32 [P+1], the prompt tokens that entry p's fed tokens predict: fed token j of the
-            row predicts prompt_targets[prompt_target_start[p] + j]. As many as the chunk has, clipped to the prompt.
+        prompt_target_start, prompt_targets: ragged i32 [P+1], the prompt tokens that entry p's fed tokens predict: fed token j of
+            the row predicts prompt_targets[prompt_target_start[p] + j]. As many as the chunk has, clipped to the prompt.
         copy_src, copy_dst: i32, blocks to copy before the rows.
         want_digests: a 64-bit digest per row.
     """

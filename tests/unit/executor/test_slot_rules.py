@@ -151,3 +151,26 @@ def test_steady_decode_gathers_columns_once(session: Session) -> None:
     assert first.batch.sample.end_ids is second.batch.sample.end_ids
     assert first.batch.sample.seed is second.batch.sample.seed
     assert (second.batch.sample.num_known - first.batch.sample.num_known).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "num_tokens", "words"),
+    [
+        (1, 0, 3, "num_tokens of the chunk is 3, 3 known tokens are left"),
+        (1, 0, 0, "num_tokens of the chunk is 0"),
+        (2, 0, 2, "num_tokens of the chunk is 2, 3 known tokens are left"),
+        (2, 0, 4, "num_tokens of the chunk is 4"),
+        (2, 1, 2, "start 1 of the chunk is not the sequence's own length 0"),
+        (3, 0, 1, "a decode row must have 1 token to feed, it has 3"),
+        (3, 0, 2, "num_tokens of a decode row must be 1"),
+        (0, 0, 1, "row_kind 0 is not known"),
+        (4, 0, 1, "row_kind 4 is not known"),
+    ],
+)
+def test_a_row_that_does_not_fit_the_sequences_own_length_is_told_both_numbers(
+    session: Session, kind: int, start: int, num_tokens: int, words: str
+) -> None:
+    columns = enter(0) | {"row_kind": [kind], "start": [start], "num_tokens": [num_tokens]}
+    result = session.step(**columns)
+    assert words in result.row_errors[0][2]
+    assert result.num_blocks_in_use == 0
