@@ -51,8 +51,6 @@ class ExecutorSettings(ServiceSettings):
         default="auto", description="Declaration whether rows of different lengths may share a step; auto = as the backend says."
     )
     drain_timeout_s: float = Field(default=30.0, ge=0, description="How long resident sequences may finish after SIGTERM, seconds.")
-        default="", description="Folder of the GPU lease files; none = the system's folder for temporary files."
-    )
     fake_step_ms: float = Field(default=0.0, ge=0, description="fake: how long each step takes, milliseconds.")
     fake_eos_chance: float = Field(default=0.01, ge=0, le=1, description="fake: chance that a token is the end of the sequence.")
     fake_alphabet: Literal["words", "bytes"] = Field(
