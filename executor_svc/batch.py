@@ -58,7 +58,9 @@ class Assembler:
         rows = self._rows_of(plan)
         verdict = judge(slots, rows, block_rows=plan.block_rows, block_ids=plan.block_ids)
         live = np.flatnonzero(verdict.running).astype(np.int32)
-        step_slots, kinds, fed = rows.slots[live], rows.kinds[live], rows.num_tokens[live]
+        step_slots, kinds, fed = rows.slots, rows.kinds, rows.num_tokens
+        if len(live) < len(step_slots):
+            step_slots, kinds, fed = step_slots[live], kinds[live], fed[live]
         if int(fed.sum(dtype=np.int64)) > slots.limits.max_num_batched_tokens:
             raise PlanRejected(f"the plan feeds more tokens than max_num_batched_tokens, {slots.limits.max_num_batched_tokens}")
         sampling = (kinds != PREFILL) & (slots.sampling.max_tokens[step_slots] > 0)

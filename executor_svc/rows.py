@@ -62,7 +62,7 @@ class Verdict:
 
     def refuse(self, wrong: BOOL, words: Callable[[int], str], *, code: str = PlanRejected.code) -> None:
         """Running rows where `wrong` holds become errors."""
-        if (wrong := wrong & self.running).any():
+        if wrong.any() and (wrong := wrong & self.running).any():
             for row in _where(wrong):
                 self.errors[row] = (code, words(row))
             self.running &= ~wrong
