@@ -4,8 +4,15 @@ from pathlib import Path
 
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import LlamaConfig, MistralConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
-from transformers import AutoModelForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from executor_svc.model.tokenizer_gguf import build_tokenizer
 

@@ -1,6 +1,6 @@
 """SmolLM2 against transformers in float32: 30 prompts x 64 greedy tokens, alone and ragged, chunked, after a prefix hit, preempted.
 
-The oracle's tokens are a fixture (`tests/support/parity.py` makes it); a few are made again here, so that it cannot go stale unseen.
+The oracle's tokens are a fixture (`tests/support/parity.py` makes it); a few are made again here, so that it cannot go stale.
 """
 
 import json
