@@ -19,7 +19,7 @@ LABEL org.opencontainers.image.title="drumline-executor" org.opencontainers.imag
 # numba's OpenMP threading layer loads the system's libgomp, which slim images lack.
 RUN apt-get update && apt-get install -y --no-install-recommends libgomp1 && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --create-home drumline \
-    && install -d -o 10001 /var/cache/drumline /run/drumline
+    && install -d -o 10001 /var/cache/drumline
 COPY --from=build /opt/drumline /opt/drumline
 ENV PATH=/opt/drumline/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     NUMBA_CACHE_DIR=/var/cache/drumline HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE \
