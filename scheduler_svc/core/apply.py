@@ -1,7 +1,5 @@
 """Applies a checked result: tokens to sequences, lengths to columns, ends and errors to the books, news to clients."""
 
-import numpy as np
-
 from scheduler_svc.core.check import RowNews
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.news import News
@@ -36,7 +34,7 @@ class ResultApplier:
             append(token)
         books.cols.confirmed[rows.slots] = news.lengths
         if self._caching:
-            for row in np.flatnonzero(news.lengths % books.kv.block_size == 0).tolist():
+            for row in (news.lengths % books.kv.block_size == 0).nonzero()[0].tolist():
                 publish_scheduled(books, rows.seqs[row], num_tokens=int(news.lengths[row]), confirmed=True)
         out = Outputs(
             keys=rows.keys, token_ids=news.token_ids, logprobs=dict(result.logprobs), prompt_logprobs=dict(result.prompt_logprobs)

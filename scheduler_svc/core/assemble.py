@@ -67,7 +67,7 @@ def _fill_rows(plan: Plan, rows: RowMap, books: ExecutorBooks) -> None:
         if same and all_decode and books.last_all_decode:
             plan.repeat_rows = True
         else:
-            plan.slots = rows.slots.tolist()
+            plan.slots = list(rows.slot_list)
             plan.row_kinds = rows.kinds()
             plan.num_tokens = [1] * rows.num_decodes + [row.num_tokens for row in rows.prefills]
             plan.starts = [0] * rows.num_decodes + [row.start for row in rows.prefills]

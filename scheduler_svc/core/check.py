@@ -96,11 +96,11 @@ class ResultCheck:
 
     def _check_decodes(self, news: RowNews) -> None:
         cols, slots = self._books.cols, self._rows.slots
-        wrong = np.flatnonzero(news.lengths != cols.confirmed[slots] + 1)
-        if len(wrong):
-            row = int(wrong[0])
+        wrong = news.lengths != cols.confirmed[slots] + 1
+        if wrong.any():
+            row = int(wrong.argmax())
             raise self._fail(f"row {row} has length {int(news.lengths[row])}, expected {int(cols.confirmed[slots[row]]) + 1}")
-        for row in np.flatnonzero(news.lengths >= cols.limit[slots]).tolist():
+        for row in (news.lengths >= cols.limit[slots]).nonzero()[0].tolist():
             if row not in news.finished:
                 raise self._fail(f"row {row} emitted its last token and did not finish")
 

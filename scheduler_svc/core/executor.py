@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_svc.core.kv import KvCache
-from scheduler_svc.core.prefix import identity
+from scheduler_svc.core.prefix import PrefixChain, identity
 from scheduler_svc.core.rows import PlanInFlight, RowMap
 from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.tables import ExecutorTables
@@ -100,6 +100,10 @@ class ExecutorBooks:
     def can_ever_hold(self, seq: Sequence) -> bool:
         """Whether prompt and max_tokens fit this executor when it is empty."""
         return seq.max_total <= self.info.max_model_len and self.kv.blocks_for(seq.max_length) <= self.info.num_blocks
+
+    def prefix(self, seq: Sequence, num_blocks: int) -> PrefixChain:
+        """Names of at least the first `num_blocks` blocks of `seq`, as this executor's index knows them."""
+        return seq.prefix(num_blocks, model_digest=self.info.model_digest, block_size=self.info.block_size)
 
     def is_in_flight(self, seq: Sequence) -> bool:
         """Whether a plan that has not returned has a row of it."""

@@ -82,7 +82,7 @@ def _check_published(books: ExecutorBooks) -> None:
     _require(not any(block in published for block in pool.empty), "an empty block is published")
     owners = {seq.key: seq for seq in _residents(books)}
     for block, entry in published.items():
-        _require(entry.block == block and len(entry.tokens) == books.kv.block_size, f"block {block} is published wrongly")
+        _require(entry.block == block and len(entry.chunk) == 4 * books.kv.block_size, f"block {block} is published wrongly")
         if not entry.confirmed:
             owner = owners.get(entry.owner)
             _require(owner is not None and block in owner.blocks, f"unconfirmed block {block} outlives its owner")

@@ -1,9 +1,6 @@
 """The paged policy: everything mixes. Decodes first, then prefill chunks with what is left of the token budget, then newcomers."""
 
-from collections.abc import Sequence as Tokens
 from itertools import islice
-
-import numpy as np
 
 from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.executor import ExecutorBooks
@@ -52,16 +49,19 @@ class PagedAdmission:
 
     def lookup(self, seq: Sequence, books: ExecutorBooks) -> list[int]:
         """Blocks of the longest cached prefix; never all tokens, since one must be fed to sample. Changes nothing."""
-        chain = self._chain(seq, books)
-        return books.kv.index.match(chain, seq.tokens, block_size=books.kv.block_size, max_blocks=len(chain))
+        most = self._max_hits(seq, books)
+        return books.kv.index.match(books.prefix(seq, most), most) if most else []
 
-    def _chain(self, seq: Sequence, books: ExecutorBooks) -> Tokens[bytes]:
-        """Digests of the blocks that may be hit."""
+    def _max_hits(self, seq: Sequence, books: ExecutorBooks) -> int:
+        """Most blocks that may be hit."""
         if not self._caching or seq.request.prompt_logprobs:
-            return ()
-        size = books.kv.block_size
-        most = (len(seq.tokens) - 1) // size
-        return seq.digests(most, model_digest=books.info.model_digest, block_size=size)[:most]
+            return 0
+        return (len(seq.tokens) - 1) // books.kv.block_size
+
+    def _is_being_computed(self, draft: StepDraft, seq: Sequence, *, num_hits: int) -> bool:
+        """Whether a row of this very step fills the first block that `seq` misses."""
+        most = self._max_hits(seq, draft.books)
+        return num_hits < most and draft.books.prefix(seq, most).digests[num_hits] in draft.computing
 
     def _choose_decodes(self, draft: StepDraft) -> None:
         books = draft.books
@@ -69,18 +69,18 @@ class PagedAdmission:
             return
         rows, cols = books.decode_rows(), books.cols
         upper = cols.upper[rows.slots]
-        short = np.flatnonzero(upper >= cols.capacity[rows.slots])
+        short = (upper >= cols.capacity[rows.slots]).nonzero()[0].tolist()
         if len(short) <= books.kv.pool.num_available:
-            draft.grow_decodes(rows, short.tolist())
+            draft.grow_decodes(rows, short)
         else:
-            rows = self._grow_by_preemption(draft, rows, short.tolist())
+            rows = self._grow_by_preemption(draft, rows, short)
             upper = cols.upper[rows.slots]
         upper += 1
         cols.upper[rows.slots] = upper
         cols.last_step[rows.slots] = books.next_step
         draft.decodes = rows
         draft.budget -= len(rows)
-        if done := np.flatnonzero(upper >= cols.limit[rows.slots]).tolist():
+        if done := (upper >= cols.limit[rows.slots]).nonzero()[0].tolist():
             books.retire([rows.seqs[row] for row in done])
 
     def _grow_by_preemption(self, draft: StepDraft, rows: RowMap, short: list[int]) -> RowMap:
@@ -112,10 +112,8 @@ class PagedAdmission:
         draft.budget -= count
         draft.prefills.append(PrefillRow(seq, start, count, is_last))
         if self._caching:
-            size = books.kv.block_size
-            draft.computing.update(
-                seq.digests(end // size, model_digest=books.info.model_digest, block_size=size)[start // size : end // size]
-            )
+            first, behind = start // books.kv.block_size, end // books.kv.block_size
+            draft.computing.update(books.prefix(seq, behind).digests[first:behind])
         if is_last:
             books.finish_prefill(seq)
         return True
@@ -131,8 +129,8 @@ class PagedAdmission:
                 return
             if not here:
                 continue
-            chain, hits = self._chain(seq, books), self.lookup(seq, books)
-            if len(hits) < len(chain) and chain[len(hits)] in draft.computing:
+            hits = self.lookup(seq, books)
+            if self._is_being_computed(draft, seq, num_hits=len(hits)):
                 continue
             draft.queue.remove(seq)
             place(books, seq, hits=hits)

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 
 TAG = b"drumline/prefix/1"
 
@@ -22,12 +23,30 @@ def chain_root(*, model_digest: str, tenant: str, cache_salt: str, block_size: i
     return digest.digest()
 
 
-def extend_chain(chain: list[bytes], *, root: bytes, tokens: Sequence[int], block_size: int, num_blocks: int) -> None:
-    """Appends digests until `chain` names the first `num_blocks` blocks of `tokens`, all of them full."""
-    parent = chain[-1] if chain else root
-    for begin in range(len(chain) * block_size, num_blocks * block_size, block_size):
-        parent = sha256(parent + array("I", tokens[begin : begin + block_size]).tobytes()).digest()
-        chain.append(parent)
+class PrefixChain:
+    """The leading full blocks of one sequence, named. Grows with its tokens; holds for one model and block size.
+
+    Attributes:
+        root: where it starts.
+        digests: name per block.
+        chunks: token ids per block as hashed, 4 bytes each.
+    """
+
+    __slots__ = ("block_size", "chunks", "digests", "root")
+
+    def __init__(self, root: bytes, *, block_size: int) -> None:
+        self.root = root
+        self.block_size = block_size
+        self.digests: list[bytes] = []
+        self.chunks: list[bytes] = []
+
+    def extend(self, tokens: Sequence[int], num_blocks: int) -> None:
+        """Names at least the first `num_blocks` blocks of `tokens`, all of them full."""
+        size, digests, chunks = self.block_size, self.digests, self.chunks
+        for begin in range(len(digests) * size, num_blocks * size, size):
+            chunk = array("I", tokens[begin : begin + size]).tobytes()
+            digests.append(sha256((digests[-1] if digests else self.root) + chunk).digest())
+            chunks.append(chunk)
 
 
 @dataclass(slots=True)
@@ -38,7 +57,7 @@ class Entry:
         block: its id.
         digest: its name in the chain.
         parent: name of the block before it, or the root.
-        tokens: its own token ids.
+        chunk: its own token ids as hashed, 4 bytes each.
         owner: key of the sequence that computes it.
         confirmed: its plan has returned and ran; until then a hit relies on a plan that was sent.
     """
@@ -46,9 +65,19 @@ class Entry:
     block: int
     digest: bytes
     parent: bytes
-    tokens: list[int]
+    chunk: bytes
     owner: int
     confirmed: bool
+
+
+def token_ids(chunk: bytes) -> list[int]:
+    """The token ids that a chunk was made of."""
+    return array("I", chunk).tolist()
+
+
+def chunk_of(tokens: Sequence[int]) -> bytes:
+    """Token ids as they are hashed."""
+    return array("I", tokens).tobytes()
 
 
 def identity(digest: bytes) -> bytes:
@@ -67,14 +96,12 @@ class PrefixIndex:
         self._by_key: dict[bytes, Entry] = {}
         self.by_block: dict[int, Entry] = {}
 
-    def match(self, chain: Sequence[bytes], tokens: Sequence[int], *, block_size: int, max_blocks: int) -> list[int]:
-        """Blocks that hold the longest published prefix of `tokens`, at most `max_blocks`. Changes nothing."""
+    def match(self, chain: PrefixChain, max_blocks: int) -> list[int]:
+        """Blocks that hold the longest published prefix of `chain`, at most `max_blocks`. Changes nothing."""
         blocks: list[int] = []
-        for index in range(min(max_blocks, len(chain))):
-            entry = self._by_key.get(self._fingerprint(chain[index]))
-            if entry is None or entry.digest != chain[index]:
-                break
-            if entry.tokens != tokens[index * block_size : (index + 1) * block_size]:
+        for digest, chunk in zip(islice(chain.digests, max_blocks), chain.chunks, strict=False):
+            entry = self._by_key.get(self._fingerprint(digest))
+            if entry is None or entry.digest != digest or entry.chunk != chunk:
                 break
             blocks.append(entry.block)
         return blocks

@@ -105,11 +105,10 @@ def publish_scheduled(books: ExecutorBooks, seq: Sequence, *, num_tokens: int, c
     full = num_tokens // size
     if full <= seq.num_published:
         return
-    chain = seq.digests(full, model_digest=books.info.model_digest, block_size=size)
+    chain, index_of = books.prefix(seq, full), books.kv.index
     for index in range(seq.num_published, full):
-        parent = chain[index - 1] if index else seq.chain_base
-        tokens = seq.tokens[index * size : (index + 1) * size]
-        books.kv.index.add(Entry(seq.blocks[index], chain[index], parent, tokens, seq.key, confirmed))
+        parent = chain.digests[index - 1] if index else chain.root
+        index_of.add(Entry(seq.blocks[index], chain.digests[index], parent, chain.chunks[index], seq.key, confirmed))
     seq.num_published = full
 
 

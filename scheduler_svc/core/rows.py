@@ -27,18 +27,19 @@ class RowMap:
 
     Attributes:
         seqs, keys: per row.
-        slots: i32 [R]; given only when restored, since a sequence that has ended no longer knows its slot.
+        slot_list, slots: per row, as integers and as i32 [R]; given only when restored, since a sequence that has ended no longer knows its slot.
         num_decodes: leading rows that decode one token each.
         prefills: the rows behind them.
         appends: per decode row, appends to the sequence's tokens.
     """
 
-    __slots__ = ("appends", "keys", "num_decodes", "prefills", "seqs", "slots")
+    __slots__ = ("appends", "keys", "num_decodes", "prefills", "seqs", "slot_list", "slots")
 
     def __init__(self, decodes: list[Sequence], prefills: list[PrefillRow], *, slots: list[int] | None = None) -> None:
         self.seqs = [*decodes, *(row.seq for row in prefills)]
         self.keys = [seq.request.key for seq in self.seqs]
-        self.slots: I32 = np.array([seq.slot for seq in self.seqs] if slots is None else slots, np.int32)
+        self.slot_list = [seq.slot for seq in self.seqs] if slots is None else slots
+        self.slots: I32 = np.array(self.slot_list, np.int32)
         self.num_decodes = len(decodes)
         self.prefills = prefills
         self.appends: list[Callable[[int], None]] = [seq.tokens.append for seq in decodes]

@@ -1,10 +1,9 @@
 """One sequence in the books: its tokens, where it lives, what it holds."""
 
-from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from scheduler_svc.core.prefix import chain_root, extend_chain
+from scheduler_svc.core.prefix import PrefixChain, chain_root
 from scheduler_svc.core.types import Request
 
 
@@ -44,8 +43,7 @@ class Sequence:
         num_prompt_logprobs_done: prompt log-probabilities delivered.
         num_placements: times that it entered an executor.
         started: its first placement was reported.
-        chain, chain_base: digests of leading full blocks, and the root they start from.
-        chain_of: model digest and block size that they hold for.
+        chain: names of its leading full blocks, for the model `chain_model`.
     """
 
     request: Request
@@ -60,9 +58,8 @@ class Sequence:
     num_prompt_logprobs_done: int = 0
     started: bool = False
     num_placements: int = 0
-    chain: list[bytes] = field(default_factory=list)
-    chain_base: bytes = b""
-    chain_of: tuple[str, int] = ("", 0)
+    chain: PrefixChain | None = None
+    chain_model: str = ""
 
     @property
     def key(self) -> int:
@@ -89,16 +86,17 @@ class Sequence:
         """Most tokens it may ever have in a cache: the last emitted one is never fed."""
         return len(self.request.prompt) + max(self.request.max_tokens, 1) - 1
 
-    def digests(self, num_blocks: int, *, model_digest: str, block_size: int) -> Tokens[bytes]:
-        """Digests of at least the first `num_blocks` blocks of `tokens`, which must be full."""
-        if self.chain_of != (model_digest, block_size):
-            self.chain_of = (model_digest, block_size)
+    def prefix(self, num_blocks: int, *, model_digest: str, block_size: int) -> PrefixChain:
+        """Names of at least the first `num_blocks` blocks of `tokens`, which must be full."""
+        chain = self.chain
+        if chain is None or self.chain_model != model_digest or chain.block_size != block_size:
             tenant, salt = self.request.tenant, self.request.cache_salt
-            self.chain_base = chain_root(model_digest=model_digest, tenant=tenant, cache_salt=salt, block_size=block_size)
-            self.chain = []
-        if len(self.chain) < num_blocks:
-            extend_chain(self.chain, root=self.chain_base, tokens=self.tokens, block_size=block_size, num_blocks=num_blocks)
-        return self.chain
+            root = chain_root(model_digest=model_digest, tenant=tenant, cache_salt=salt, block_size=block_size)
+            chain = self.chain = PrefixChain(root, block_size=block_size)
+            self.chain_model = model_digest
+        if len(chain.digests) < num_blocks:
+            chain.extend(self.tokens, num_blocks)
+        return chain
 
     def leave(self) -> None:
         """Forgets where it was resident. The caller has given slot and blocks back."""

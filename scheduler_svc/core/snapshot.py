@@ -12,7 +12,7 @@ import numpy as np
 
 from scheduler_svc.core.counters import Counters
 from scheduler_svc.core.executor import ExecutorBooks
-from scheduler_svc.core.prefix import Entry
+from scheduler_svc.core.prefix import Entry, chunk_of, token_ids
 from scheduler_svc.core.rows import PlanInFlight, PrefillRow, RowMap
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.state import CoreState
@@ -109,10 +109,16 @@ def _books(books: ExecutorBooks, core: CoreState) -> Data:
         "refs": list(pool.refs),
         "empty": list(pool.empty),
         "cached": list(pool.cached),
-        "published": [asdict(entry) for _, entry in sorted(books.kv.index.by_block.items())],
+        "published": [_entry(entry) for _, entry in sorted(books.kv.index.by_block.items())],
         "tables": [[slot, list(blocks)] for slot, blocks in sorted(books.tables.by_slot.items())],
         "in_flight": [_flight(flight) for flight in books.in_flight],
     }
+
+
+def _entry(entry: Entry) -> Data:
+    record = asdict(entry)
+    record["tokens"] = token_ids(record.pop("chunk"))
+    return record
 
 
 def _flight(flight: PlanInFlight) -> Data:
@@ -163,7 +169,8 @@ def _restore_kv(books: ExecutorBooks, record: Data) -> None:
     pool.empty.extend(record["empty"])
     pool.cached.update((block, None) for block in record["cached"])
     for entry in record["published"]:
-        books.kv.index.add(Entry(**{**entry, "tokens": list(entry["tokens"])}))
+        fields_of = {name: value for name, value in entry.items() if name != "tokens"}
+        books.kv.index.add(Entry(chunk=chunk_of(entry["tokens"]), **fields_of))
 
 
 def _restore_flight(record: Data, known: dict[int, Sequence]) -> PlanInFlight:

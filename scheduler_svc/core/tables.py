@@ -21,7 +21,7 @@ class ExecutorTables:
 
     def follow(self, flight: PlanInFlight, *, skipped: Collection[int], ended: Collection[int]) -> int:
         """What a plan did: rows `skipped` did not run, rows `ended` finished or failed. Returns `num_in_use`."""
-        plan, slots = flight.plan, flight.rows.slots
+        plan, slots = flight.plan, flight.rows.slot_list
         for slot in plan.freed_slots:
             self.end(slot)
         for slot in plan.aborted_slots:
@@ -30,9 +30,9 @@ class ExecutorTables:
             self.by_slot[new.slot] = []
         for row, block in zip(plan.block_rows, plan.block_ids, strict=True):
             if row not in skipped:
-                self.append(int(slots[row]), block)
+                self.append(slots[row], block)
         for row in (*skipped, *ended):
-            self.end(int(slots[row]))
+            self.end(slots[row])
         return self.num_in_use
 
     def append(self, slot: int, block: int) -> None:

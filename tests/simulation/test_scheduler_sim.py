@@ -2,8 +2,9 @@
 
 import pytest
 
-from scheduler_svc.core import apply, assemble, paged, residency
+from scheduler_svc.core import apply, assemble, residency
 from scheduler_svc.core.blocks import BlockPool
+from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.errors import CoreError
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.kv import KvCache
@@ -87,11 +88,9 @@ def requeue_nobody_who_relied(patch):
 
 def hit_the_whole_prompt(patch):
     def whole(self, seq, books):
-        size = books.kv.block_size
-        most = len(seq.tokens) // size
-        return seq.digests(most, model_digest="", block_size=size)[:most] if self._caching else ()
+        return len(seq.tokens) // books.kv.block_size if self._caching else 0
 
-    patch.setattr(PagedAdmission, "_chain", whole)
+    patch.setattr(PagedAdmission, "_max_hits", whole)
 
 
 def reuse_a_slot_early(patch):
@@ -153,11 +152,12 @@ def forget_a_waiting_sequence(patch):
 
 def never_admit_after_a_loss(patch):
     room = PagedAdmission.has_room
-    patch.setattr(PagedAdmission, "has_room", lambda self, seq, books: not seq.num_placements and room(self, seq, books))
+    patch.setattr(PagedAdmission, "has_room", lambda self, seq, *where: not seq.num_placements and room(self, seq, *where))
 
 
 def forget_blocks_of_the_upper_length(patch):
-    patch.setattr(paged.np, "flatnonzero", lambda array: paged.np.nonzero(array)[0][1:])
+    grow = StepDraft.grow_decodes
+    patch.setattr(StepDraft, "grow_decodes", lambda self, rows, short: grow(self, rows, short[1:]))
 
 
 def simulate_all(seeds):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_svc.core.prefix import chain_root, extend_chain
+from scheduler_svc.core.prefix import PrefixChain, chain_root
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import State
 from scheduler_svc.core.types import FinishReason, Limits
@@ -129,9 +129,9 @@ def test_chain_is_salted_by_the_model_and_the_block_size():
         for change in ({}, {"model_digest": "n"}, {"block_size": 8}, {"model_digest": "mt", "tenant": ""})
     ]
     assert len(set(roots)) == 4
-    chain: list[bytes] = []
-    extend_chain(chain, root=roots[0], tokens=[1, 2, 3, 4, 1, 2, 3, 4], block_size=4, num_blocks=2)
-    assert chain[0] != chain[1], "the same tokens behind another prefix are another block"
+    chain = PrefixChain(roots[0], block_size=4)
+    chain.extend([1, 2, 3, 4, 1, 2, 3, 4], 2)
+    assert chain.digests[0] != chain.digests[1], "the same tokens behind another prefix are another block"
 
 
 def test_b062_colliding_fingerprints_never_share_blocks():
