@@ -42,10 +42,8 @@ def _ready(request: Request) -> Health:
 
 @router.get("/status", summary="Queues, rows and executors", response_model=None, responses=responses(Status, 401, 503))
 async def status(request: Request) -> Response:
-    """The scheduler's last word about itself; fields as in `scheduler.proto`'s GetStatusResponse."""
-    known = gateway_of(request).client.status
-    if known is None:
-        raise Unavailable("the scheduler has not answered yet", retry_after_s=1)
+    """The scheduler's word about itself as of now; fields as in `scheduler.proto`'s GetStatusResponse."""
+    known = await gateway_of(request).client.refresh_status()
     body = known.fields | {"executors": [dict(executor) for executor in known.executors]}
     return Response(json.dumps(body), media_type="application/json")
 

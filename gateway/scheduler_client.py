@@ -34,7 +34,9 @@ _CALL_TIMEOUT_S: Final = 5.0
 _ADMISSION_TIMEOUT_S: Final = 10.0
 """A scheduler answers a Submit at once, whether there is room or not; silence means that it is stuck."""
 _FIRST_PAUSE_S: Final = 0.05
-_STALE_STATUS_S: Final = 3.0
+_STATUS_TIMEOUT_S: Final = 1.0
+_STALE_STATUS_S: Final = 1.5
+"""A scheduler that was silent for this long beyond the polling interval is not ready."""
 _LOST: Final = "the connection to the scheduler was lost"
 
 
@@ -70,12 +72,13 @@ class SchedulerClient:
         self._outbox: _Outbox | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: grpc.aio.Channel | None = None
+        self._stub: pb_grpc.SchedulerAsyncStub | None = None
 
     async def start(self) -> None:
         """Starts dialling; returns at once."""
         self._channel = rpc.open_channel(self._address)
-        stub = pb_grpc.SchedulerStub(self._channel)
-        self._tasks = [asyncio.create_task(self._keep_connected(stub)), asyncio.create_task(self._poll_status(stub))]
+        stub = self._stub = pb_grpc.SchedulerStub(self._channel)
+        self._tasks = [asyncio.create_task(self._keep_connected(stub)), asyncio.create_task(self._poll_status())]
 
     async def stop(self) -> None:
         """Ends the session; whatever still lives fails with Unavailable."""
@@ -207,11 +210,21 @@ class SchedulerClient:
         for live in requests.values():
             live.fail(Unavailable(_LOST, retry_after_s=1))
 
-    async def _poll_status(self, stub: "pb_grpc.SchedulerAsyncStub") -> None:
+    async def refresh_status(self) -> SchedulerStatus:
+        """The scheduler's word about itself as of now. Raises Unavailable when it does not answer."""
+        if self._stub is None:
+            raise Unavailable("the gateway has not started yet", retry_after_s=1)
+        try:
+            response = await self._stub.GetStatus(pb.GetStatusRequest(), timeout=_STATUS_TIMEOUT_S)
+        except grpc.RpcError:
+            raise Unavailable("the scheduler does not answer", retry_after_s=1) from None
+        self.status = status_of(response, at_s=time.monotonic())
+        return self.status
+
+    async def _poll_status(self) -> None:
         while True:
-            with contextlib.suppress(grpc.RpcError):
-                response = await stub.GetStatus(pb.GetStatusRequest(), timeout=_STALE_STATUS_S)
-                self.status = status_of(response, at_s=time.monotonic())
+            with contextlib.suppress(Unavailable):
+                await self.refresh_status()
             await asyncio.sleep(self._status_interval_s)
 
 
