@@ -27,7 +27,8 @@ class RowMap:
 
     Attributes:
         seqs, keys: per row.
-        slot_list, slots: per row, as integers and as i32 [R]; given only when restored, since a sequence that has ended no longer knows its slot.
+        slot_list, slots: per row, as integers and as i32 [R]. Given only when restored: a sequence that has ended no longer
+            knows its slot.
         num_decodes: leading rows that decode one token each.
         prefills: the rows behind them.
         appends: per decode row, appends to the sequence's tokens.
