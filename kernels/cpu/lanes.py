@@ -102,6 +102,31 @@ def load(typingctx: Any, array: Any, offset: Any) -> Any:
 
 
 @intrinsic
+def load_up_to(typingctx: Any, array: Any, offset: Any, count: Any, other: Any) -> Any:
+    """array.flat[offset : offset + count] where count < 16, with `other` (float32) in the lanes behind; else as `load`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array, offset, count, other = args
+        address = pointer(context, builder, signature.args[0], array, offset)
+        buffer = cgutils.alloca_once(builder, VECTOR)
+        with builder.if_else(builder.icmp_signed(">=", count, count.type(WIDTH))) as (enough, short):
+            with enough:
+                whole = builder.load(address, align=4)
+                after_whole = builder.block
+            with short:
+                builder.store(splat(builder, other), buffer)
+                cgutils.raw_memcpy(builder, buffer, address, builder.mul(count, count.type(4)), 1)
+                part = builder.load(buffer)
+                after_part = builder.block
+        merged = builder.phi(VECTOR)
+        merged.add_incoming(whole, after_whole)
+        merged.add_incoming(part, after_part)
+        return merged
+
+    return LANES(array, types.intp, types.intp, types.float32), codegen
+
+
+@intrinsic
 def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
     """array.flat[offset : offset + 16] = value."""
 

@@ -24,15 +24,8 @@ def scan(logits: F32, start: int, size: int) -> Any:
     best, where = MINUS_INFINITY, -1
     residue = lanes.broadcast(ZERO)
     for at in range(0, size, 16):
-        if at + 16 <= size:
-            x = lanes.load(logits, start + at)
-        else:
-            flat = logits.reshape(-1)
-            tail = np.zeros(16, np.float32)
-            tail[: size - at] = flat[start + at : start + size]
-            x = lanes.load(tail, 0)
-        residue = lanes.fused(x, lanes.broadcast(ZERO), residue)
-        top = lanes.max_lanes(lanes.keep(x, 0, size - at, MINUS_INFINITY))
+        residue = lanes.fused(lanes.load_up_to(logits, start + at, size - at, ZERO), lanes.broadcast(ZERO), residue)
+        top = lanes.max_lanes(lanes.load_up_to(logits, start + at, size - at, MINUS_INFINITY))
         if top > best:
             best, where = top, at
     finite = lanes.sum_lanes(residue) == ZERO
@@ -46,15 +39,12 @@ def scan(logits: F32, start: int, size: int) -> Any:
 def log_sum(logits: F32, start: int, size: int, top: np.float32) -> Any:
     """log(sum(exp(x))) of logits.flat[start : start + size], whose greatest number is `top`; float64."""
     total = 0.0
-    whole = size // 16 * 16
-    for chunk in range(0, whole, CHUNK):
+    for chunk in range(0, size, CHUNK):
         part = lanes.broadcast(ZERO)
-        for at in range(start + chunk, start + min(chunk + CHUNK, whole), 16):
-            part = lanes.add(part, exp(lanes.sub(lanes.load(logits, at), lanes.broadcast(top))))
+        for at in range(chunk, min(chunk + CHUNK, size), 16):
+            x = lanes.load_up_to(logits, start + at, size - at, MINUS_INFINITY)
+            part = lanes.add(part, exp(lanes.sub(x, lanes.broadcast(top))))
         total += np.float64(lanes.sum_lanes(part))
-    flat = logits.reshape(-1)
-    for at in range(start + whole, start + size):
-        total += np.float64(lanes.first_lane(exp(lanes.broadcast(flat[at] - top))))
     return np.float64(top) + math.log(total)
 
 

@@ -25,6 +25,7 @@ from kernels.sample_columns import GREEDY_BELOW, Rows, SampleColumns
 SLACK = np.float32(1 - 1e-5)
 """Covers the rounding of weights, so that the cheap test never rejects a token that the exact score would choose."""
 GREEDY = np.float32(GREEDY_BELOW)
+MINUS_INFINITY = np.float32(-np.inf)
 NOISE_RANGE = 22.9
 """Above ln(2^33): the smallest noise is 2^-33, so a token this far behind the best score cannot win."""
 
@@ -38,17 +39,12 @@ def _race_score(z: np.float32, u: np.float32) -> float:
 def _draw(logits: F32, top: np.float32, top_id: int, inverse: np.float32, key: int, last_logit: np.float32, last_id: int) -> int:
     """The winner of the race among tokens up to (last_logit, last_id) in the order of the cut."""
     size = logits.shape[0]
-    x, z, u = np.empty(16, np.float32), np.empty(16, np.float32), np.empty(16, np.float32)
+    z, u = np.empty(16, np.float32), np.empty(16, np.float32)
     lanes.store(u, 0, uniform(key, top_id))
     best_id, best = top_id, _race_score(np.float32(0), u[0])
     bar, floor = np.float32(math.exp(best)) * SLACK, np.float32(best - NOISE_RANGE)
     for at in range(0, size, 16):
-        if at + 16 <= size:
-            lane = lanes.load(logits, at)
-        else:
-            x[:] = np.float32(-np.inf)
-            x[: size - at] = logits[at:]
-            lane = lanes.load(x, 0)
+        lane = lanes.load_up_to(logits, at, size - at, MINUS_INFINITY)
         scaled = lanes.mul(lanes.sub(lane, lanes.broadcast(top)), lanes.broadcast(inverse))
         if not lanes.any_at_least(scaled, lanes.broadcast(floor)):
             continue
@@ -75,7 +71,7 @@ def _choose(logits: F32, c: Rows, row: int, top: np.float32, top_id: int) -> int
     if temperature < GREEDY:
         return top_id
     inverse = np.float32(1) / temperature
-    last_logit, last_id = np.float32(-np.inf), logits.shape[0]
+    last_logit, last_id = MINUS_INFINITY, logits.shape[0]
     if 0 < c.state[row].top_k < logits.shape[0] or c.state[row].top_p < np.float32(1) or c.state[row].min_p > np.float32(0):
         last_logit, last_id = cut(logits, top, inverse, c.state[row].top_k, c.state[row].top_p, c.state[row].min_p)
     return _draw(logits, top, top_id, inverse, row_key(c.state[row].seed, np.int64(c.state[row].output_pos)), last_logit, last_id)
@@ -89,7 +85,9 @@ def _row(logits: F32, c: Rows, row: int, num_valid: int, token_ids: I32, out: To
         return
     top, adjusted = raw_top, logits[row, :num_valid]
     if needs_adjusting(c, row):
-        adjusted = logits[row, :num_valid].copy()
+        adjusted = np.empty(num_valid, np.float32)
+        for i in range(num_valid):
+            adjusted[i] = logits[row, i]
         adjust(adjusted, c, row, num_valid)
         top, top_id, _ = scan(adjusted, 0, num_valid)
     # Everything banned, or a bias that is no number: nothing to choose from.

@@ -20,6 +20,7 @@ FLOORS = (-10.0, -20.0, -60.0, -1e38)
 SHIFTS = (21, 10, 0)
 BINS = 1 << 11
 ZERO = np.float32(0)
+MINUS_INFINITY = np.float32(-np.inf)
 
 
 @jit
@@ -27,16 +28,11 @@ def _collect(logits: F32, top: np.float32, inverse: np.float32, floor: np.float3
     """(ids and weights e^z of tokens with z = (logit - top) / temperature >= floor, mass of all tokens)."""
     size = logits.shape[0]
     ids, weights, num, mass = np.empty(size, np.int64), np.empty(size, np.float64), 0, 0.0
-    x, z, w = np.empty(16, np.float32), np.empty(16, np.float32), np.empty(16, np.float32)
+    z, w = np.empty(16, np.float32), np.empty(16, np.float32)
     for chunk in range(0, size, CHUNK):
         total = lanes.broadcast(ZERO)
         for at in range(chunk, min(chunk + CHUNK, size), 16):
-            if at + 16 <= size:
-                lane = lanes.load(logits, at)
-            else:
-                x[:] = np.float32(-np.inf)
-                x[: size - at] = logits[at:]
-                lane = lanes.load(x, 0)
+            lane = lanes.load_up_to(logits, at, size - at, MINUS_INFINITY)
             scaled = lanes.mul(lanes.sub(lane, lanes.broadcast(top)), lanes.broadcast(inverse))
             weight = exp(scaled)
             total = lanes.add(total, weight)

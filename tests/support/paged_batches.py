@@ -40,9 +40,12 @@ class PagedBatch:
         start, stop = self.query_start[row], self.query_start[row + 1]
         context = np.array([self.context_len[row] - (stop - start) + last], np.int32)
         return replace(
-            self, q=np.ascontiguousarray(self.q[start + first : start + last]), context_len=context, tables=self.tables[row : row + 1].copy(),
+            self,
+            q=np.ascontiguousarray(self.q[start + first : start + last]),
+            context_len=context,
+            tables=self.tables[row : row + 1].copy(),
             query_start=np.array([0, last - first], np.int32),
-        )  # fmt: skip
+        )
 
 
 def paged_batch(

@@ -1,4 +1,4 @@
-"""rms_norm, silu_mul, rope_kv_write, copy_blocks: against references and torch, bit equality by row, poison where nothing may be read."""
+"""rms_norm, silu_mul, rope_kv_write, copy_blocks: against references, torch and transformers; bits by row; bounds."""
 
 import numpy as np
 import pytest

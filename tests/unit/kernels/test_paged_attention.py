@@ -129,7 +129,7 @@ def test_a_table_that_is_too_narrow_is_nan_and_empty_batches_are_fine():
     {"q": np.zeros((1, 64, 3), np.float32).transpose(0, 2, 1)},
 ])  # fmt: skip
 def test_arguments_that_do_not_fit_are_refused(change):
-    with pytest.raises(ValueError, match="fit|want|share|rise"):
+    with pytest.raises(ValueError, match=r"fit|want|share|rise"):
         replace(paged_batch([(40, 1)], num_heads=3, num_kv_heads=3, head_dim=64), **change).run()
 
 
