@@ -73,12 +73,17 @@ class TiledLinear:
 
 
 class Bf16Linear:
-    """bfloat16 weights and inputs, float32 sums and results: for processors that multiply it natively. Claims no invariance."""
+    """bfloat16 weights and inputs, float32 results: for processors that multiply it natively. Claims no invariance."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(torch.bfloat16), TILE)
+        self._packed = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        half = weight.to(torch.bfloat16)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(half, TILE) if self._packed else half
         self._bias = None if bias is None else bias.to(torch.bfloat16)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x.to(torch.bfloat16), self._weight, self._bias, "none", [], "")
+        half = x.to(torch.bfloat16)
+        if not self._packed:
+            return F.linear(half, self._weight, self._bias).to(torch.float32)
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(half, self._weight, self._bias, "none", [], "")
         return y.to(torch.float32)

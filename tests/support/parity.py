@@ -1,6 +1,6 @@
 """Thirty prompts and what transformers continues them with, in float32 and greedily.
 
-`python -m tests.support.parity` writes the fixture: minutes on two cores. It holds, for each prompt, the token ids fed, 64 tokens and
+`python -m tests.support.parity` writes the fixture in minutes: for each prompt the token ids fed, 64 tokens and
 the gap between the two largest logits at each. End-of-sequence is ignored on purpose, so that every prompt gives 64 tokens.
 """
 
