@@ -127,3 +127,24 @@ def test_b030_b034_no_max_tokens_runs_to_the_end(client: openai.OpenAI) -> None:
         model=MODEL, messages=[{"role": "user", "content": "Say yes."}], temperature=0, max_tokens=None
     )
     assert answer.choices[0].finish_reason == "stop"
+
+
+def test_b014_every_route_honours_stop_strings(client: openai.OpenAI) -> None:
+    """Chat and completions are all routes with text; the token-only seams behind them carry no stop strings at all."""
+    said = client.chat.completions.create(model=MODEL, messages=CHAT, temperature=0, max_tokens=32, stop=["Paris"])
+    assert said.choices[0].finish_reason == "stop"
+    assert "Paris" not in said.choices[0].message.content
+    written = client.completions.create(model=MODEL, prompt="The capital of France is", temperature=0, max_tokens=8, stop=["Paris"])
+    assert "Paris" not in written.choices[0].text
+    assert written.choices[0].finish_reason == "stop"
+
+
+def test_b022_streams_with_logprobs_dropped_in_the_middle(client: openai.OpenAI, served: Served) -> None:
+    ask = {"model": MODEL, "prompt": "One, two,", "max_tokens": 40, "temperature": 0, "extra_body": {"ignore_eos": True}}
+    expected = client.completions.create(**ask).choices[0].text
+    for _ in range(10):
+        with client.completions.create(**ask, logprobs=5, stream=True) as doomed:
+            for _, _chunk in zip(range(3), doomed, strict=False):
+                pass
+    assert client.completions.create(**ask).choices[0].text == expected
+    served.wait_idle()
