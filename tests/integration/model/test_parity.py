@@ -59,7 +59,7 @@ def test_chunks_of_64_after_a_prefix_hit(whole):
         driver.add(case["prompt_ids"], shared=done, cached=(len(case["prompt_ids"]) - 1) // 16 * 16)
         for case, done in zip(CASES, first, strict=True)
     ]
-    assert sum(sequence.computed for sequence in sequences) > 400
+    assert sum(sequence.computed for sequence in sequences) > 300
     driver.generate(sequences, num_tokens=NUM_TOKENS, chunk=64, budget=BUDGET)
     assert [sequence.output for sequence in sequences] == [sequence.output for sequence in first]
 
