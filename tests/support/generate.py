@@ -26,7 +26,7 @@ class Answer:
 
 
 async def complete(http: httpx.AsyncClient, prompt: object, *, stream: bool = False, **body: Any) -> Answer:
-    payload = {"model": "SmolLM2-135M-Instruct", "prompt": prompt, "logprobs": 1, "max_tokens": 24, "temperature": 0} | body
+    payload = {"model": "SmolLM2-135M-Instruct", "prompt": prompt, "logprobs": 1, "max_tokens": 16, "temperature": 0} | body
     if not stream:
         reply = await http.post("/v1/completions", json=payload)
         reply.raise_for_status()
@@ -68,11 +68,11 @@ def absorb(answer: Answer, event: dict[str, Any]) -> None:
         answer.finish_reason = choice["finish_reason"] or answer.finish_reason
 
 
-async def complete_all(url: str, prompts: Sequence[object], **body: Any) -> list[Answer]:
+async def complete_all(url: str, prompts: Sequence[object], *, stream: bool = False, **body: Any) -> list[Answer]:
     """All at once, as one ragged batch."""
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=180, limits=limits) as http:
-        return list(await asyncio.gather(*(complete(http, prompt, **body) for prompt in prompts)))
+        return list(await asyncio.gather(*(complete(http, prompt, stream=stream, **body) for prompt in prompts)))
 
 
 async def complete_each(url: str, prompts: Sequence[object], **body: Any) -> list[Answer]:

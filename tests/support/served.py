@@ -25,7 +25,7 @@ class Served:
         lines: the last lines of its standard error, for failure messages.
     """
 
-    def __init__(self, *flags: str, ready_s: float = 120.0) -> None:
+    def __init__(self, *flags: str, ready_s: float = 280.0) -> None:
         self._flags = flags
         self._ready_s = ready_s
         self.lines: deque[str] = deque(maxlen=400)
