@@ -23,6 +23,11 @@ class SchedulerSettings(ServiceSettings):
     enable_prefix_caching: bool = Field(default=True, description="Reuse the KV blocks of prompts that begin alike.")
     plans_in_flight: int = Field(default=2, ge=1, le=8, description="Plans sent to an executor and not yet answered.")
     max_waiting_requests: int = Field(default=2048, ge=1, description="Sequences that may wait for a first slot; more get 429.")
+    max_moves: int = Field(
+        default=3,
+        ge=1,
+        description="A sequence that ran on this many executors when they died ends with an error, as their likely killer.",
+    )
     max_waiting_tokens: int = Field(
         default=2_000_000, ge=1, description="Prompt tokens that may wait for a first slot; more get 429."
     )

@@ -12,6 +12,8 @@ from scheduler_svc.core.types import Advance, Layout, Limits
 
 MAX_CONSIDERED = 64
 """Waiting sequences looked at per step, so that a step's work is bounded."""
+MAX_NEW_TOKENS = 2**20
+"""Token ids of newcomers in one plan, so that its message is bounded: all ids of a newcomer travel, those in cached blocks too."""
 
 
 class PagedAdmission:
@@ -119,10 +121,13 @@ class PagedAdmission:
         return True
 
     def _admit(self, draft: StepDraft, router: Router) -> None:
-        """Newcomers in queue order. One that shares a prefix being computed in this very step waits for the next and hits it."""
+        """Newcomers in queue order, at least one if it fits. One whose prefix this very step computes waits for the next and hits it."""
         books = draft.books
+        num_left = MAX_NEW_TOKENS
         for seq in list_head(draft):
             if draft.budget <= 0 or not books.free_slots or books.num_resident >= books.max_rows:
+                return
+            if draft.new and len(seq.tokens) > num_left:
                 return
             here = router.belongs(seq, books)
             if here is None:
@@ -135,6 +140,7 @@ class PagedAdmission:
             draft.queue.remove(seq)
             place(books, seq, hits=hits)
             draft.new.append(seq)
+            num_left -= len(seq.tokens)
             if hits:
                 draft.appended.append((seq, list(hits)))
             self._feed(draft, seq)

@@ -13,14 +13,14 @@ from scheduler_svc.core.assemble import assemble
 from scheduler_svc.core.check import ResultCheck
 from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.errors import ResultMismatch
-from scheduler_svc.core.executor import ExecutorBooks
+from scheduler_svc.core.executor import ExecutorBooks, by_key
 from scheduler_svc.core.invariants import check_invariants
 from scheduler_svc.core.news import News
 from scheduler_svc.core.paged import PagedAdmission
 from scheduler_svc.core.placement import Placement
 from scheduler_svc.core.policy import AdmissionPolicy
 from scheduler_svc.core.prefix import identity
-from scheduler_svc.core.residency import settle, withdraw
+from scheduler_svc.core.residency import requeue, settle, withdraw
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.snapshot import limits_of, restore_snapshot, take_snapshot
 from scheduler_svc.core.state import CoreState
@@ -52,17 +52,27 @@ class Scheduler(CoreState):
             self.fit_changed = True
 
     def remove_executor(self, executor_id: int) -> Outputs:
-        """LOST: its sequences wait in front, in order, for recompute elsewhere; what no other executor can ever hold ends."""
+        """LOST: its sequences wait in front, in order, for recompute elsewhere.
+
+        What no other executor can ever hold ends, and so does what was in flight on `max_moves` executors when they died: a sequence
+        that kills each executor it comes to must not take all of them, with everybody else's rows, for ever.
+        """
         books = self.executors.pop(executor_id, None)
         if books is None:
             return Outputs()
-        for seq in sorted((*books.running.values(), *books.leaving.values()), key=lambda seq: seq.key):
-            seq.leave()
-            if seq.state is not State.WITHDRAWN:
-                seq.state = State.WAITING
-                self.queue.push_resumed(seq)
-                self.counters.num_moved += 1
         news = News()
+        for seq in sorted((*books.running.values(), *books.leaving.values()), key=by_key):
+            seq.num_crashes += not books.draining and books.is_in_flight(seq)
+            seq.leave()
+            if seq.state is State.WITHDRAWN:
+                continue
+            requeue(seq, self.queue)
+            if seq.num_crashes < self.limits.max_moves:
+                self.counters.num_moved += 1
+                continue
+            self._withdraw(seq)
+            words = f"request {seq.request.request_id!r} was running on {seq.num_crashes} executors when they were lost"
+            news.fail(news.entry(seq.key), FinishReason.ERROR, "internal", words)
         self._drop_unholdable(news)
         return news.outputs()
 

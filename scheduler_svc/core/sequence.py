@@ -42,6 +42,7 @@ class Sequence:
         num_published: leading blocks already offered to the prefix cache.
         num_prompt_logprobs_done: prompt log-probabilities delivered.
         num_placements: times that it entered an executor.
+        num_crashes: executors that were lost, without draining, while plans with rows of it were in flight there.
         started: its first placement was reported.
         chain: names of its leading full blocks, for the model `chain_model`.
     """
@@ -58,6 +59,7 @@ class Sequence:
     num_prompt_logprobs_done: int = 0
     started: bool = False
     num_placements: int = 0
+    num_crashes: int = 0
     chain: PrefixChain | None = None
     chain_model: str = ""
 

@@ -30,6 +30,7 @@ SEQUENCE_FIELDS = (
     "num_prompt_logprobs_done",
     "started",
     "num_placements",
+    "num_crashes",
 )
 BOOKS_FIELDS = ("draining", "next_step", "last_result_step", "cohort_id", "irregular_until", "last_all_decode")
 BOOKS_LISTS = ("free_slots", "pending_freed", "pending_aborted", "last_keys")

@@ -62,6 +62,8 @@ class Limits:
         enable_prefix_caching: look up and publish full blocks.
         plans_in_flight: plans sent and not yet answered per executor, in the paged layout.
         want_digests: ask executors for a digest per row (recording).
+        max_moves: a sequence that had rows in flight on this many executors when they were lost ends with an error: it may be what
+            kills them. An executor that was draining does not count.
     """
 
     max_waiting_requests: int = 2048
@@ -72,6 +74,7 @@ class Limits:
     enable_prefix_caching: bool = True
     plans_in_flight: int = 2
     want_digests: bool = False
+    max_moves: int = 3
 
 
 @dataclass(frozen=True, slots=True)

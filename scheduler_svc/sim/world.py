@@ -32,6 +32,7 @@ class Client:
     expected: list[int]
     got: list[int] = field(default_factory=list)
     reason: FinishReason | None = None
+    error: tuple[str, str] | None = None
     num_started: int = 0
     prompt_logprobs: list[int] = field(default_factory=list)
 
@@ -190,6 +191,8 @@ class World:
             self.clients[outputs.keys[entry]].num_started += 1
         for entry, scores in outputs.prompt_logprobs.items():
             self.clients[outputs.keys[entry]].prompt_logprobs += scores  # type: ignore[arg-type]
+        for entry, code, message in outputs.errors:
+            self.clients[outputs.keys[entry]].error = (code, message)
         for entry, reason in outputs.finished:
             self._end(self.clients[outputs.keys[entry]], reason)
 

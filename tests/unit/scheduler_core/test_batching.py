@@ -2,6 +2,7 @@
 
 import pytest
 
+from scheduler_svc.core import paged
 from scheduler_svc.core.types import Advance, CacheOp, Layout, RowKind
 from tests.support.core_world import House, executor_info
 
@@ -152,3 +153,22 @@ def test_scoring_only_request_emits_nothing_and_ends():
     client = house.clients[0]
     assert client.got == []
     assert client.prompt_logprobs == [1, 2, 3]
+
+
+def test_token_ids_of_newcomers_bound_a_plan(monkeypatch):
+    """All ids of a newcomer travel, those in cached blocks too: 64 long prompts that hit would make a message nobody accepts."""
+    monkeypatch.setattr(paged, "MAX_NEW_TOKENS", 40)
+    house = House()
+    stem = list(range(2, 18))
+    house.ask([*stem, 20])
+    house.finish()
+    house.ask(*([*stem, token] for token in range(21, 26)), max_tokens=9, end_after=99)
+    [long] = house.ask([*stem] * 3, max_tokens=9, end_after=99)
+    plans = [house.plan() for _ in range(2)]
+    house.deliver(0)
+    plans.append(house.plan())
+    house.deliver(0)
+    plans.append(house.plan())
+    assert [len(plan.new_sequences) for plan in plans] == [2, 2, 1, 1]
+    assert [new.key for new in plans[3].new_sequences] == [long], "one that is longer than the bound still enters, alone"
+    house.finish()

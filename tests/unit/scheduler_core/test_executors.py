@@ -111,6 +111,45 @@ def test_b092_max_tokens_counts_over_the_whole_life():
     assert house.core.counters.num_prompt_tokens == 2, "usage counts the prompt once"
 
 
+def crash_the_home_of(house: House, key: int) -> None:
+    """An executor joins, gets the sequence, and dies with a row of it in flight."""
+    new = house.join(executor_info())
+    assert house.send(new)
+    assert home(house, key) == new
+    house.kill(new)
+
+
+@pytest.mark.parametrize("max_moves", [1, 3])
+def test_sequence_that_ran_on_every_executor_that_died_ends_by_name(max_moves):
+    """Without the bound one poison sequence takes every executor that it comes to, with everybody's rows, for ever."""
+    house = House(limits={"max_moves": max_moves})
+    house.kill(0)
+    [key] = house.ask([2, 3], max_tokens=20, end_after=99)
+    for crash in range(max_moves):
+        assert house.clients[key].reason is None, f"ended after {crash} crashes"
+        crash_the_home_of(house, key)
+    assert house.clients[key].reason is FinishReason.ERROR
+    assert house.clients[key].error == ("internal", f"request 'sim' was running on {max_moves} executors when they were lost")
+    assert not house.core.sequences
+    house.join(executor_info())
+    house.finish()
+
+
+def test_loss_counts_only_with_rows_in_flight_and_not_on_a_draining_executor():
+    house = House(limits={"max_moves": 1, "plans_in_flight": 1})
+    [key] = house.ask([2, 3], max_tokens=20, end_after=99)
+    house.send(0)
+    house.deliver(0)
+    house.kill(0)  # it had a slot there, and nothing of it was running
+    second = house.join(executor_info())
+    house.send(second)
+    house.drain(second)
+    house.kill(second)  # as announced: a restart of everything is nobody's fault
+    house.join(executor_info())
+    house.finish()
+    assert house.clients[key].got == house.clients[key].expected
+
+
 def test_prompt_logprobs_go_on_where_they_stopped():
     house = House(limits={"prefill_chunk": 3})
     house.ask(list(range(2, 14)), max_tokens=2, prompt_logprobs=True)
