@@ -14,6 +14,8 @@ MINUS_INFINITY = np.float32(-np.inf)
 NAN = np.float32(np.nan)
 ZERO = np.float32(0)
 ONE = np.float32(1)
+PREFETCH_BLOCKS = 2
+"""How far ahead of the block in work one is fetched: the latency of memory is longer than the work on one block."""
 
 Scratch = tuple[F32, F32, F32, F32, F32, F32]
 """For M queries: scaled queries [M, D], output so far [M, D], scores then weights [M, 16], weight seen so far [M, 16] (one a lane),
@@ -182,7 +184,7 @@ def attend(
     _start(q, first, last, head, group, scale, memory)
     for j in range(start, stop):
         block = (np.int64(table[j]) * k.shape[1] + head) * size
-        following = (np.int64(table[min(j + 1, stop - 1)]) * k.shape[1] + head) * size
+        following = (np.int64(table[min(j + PREFETCH_BLOCKS, stop - 1)]) * k.shape[1] + head) * size
         base = j * BLOCK_SIZE
         # Where some token sees only a part, tokens go one by one: no weight of 0 may meet a value that its token must not see.
         whole = position - base >= BLOCK_SIZE - 1 and (window <= 0 or final - window + 1 <= base)

@@ -67,7 +67,7 @@ def sample_row(logits_V: F32, *, columns: SampleColumns, row: int) -> int:
     temperature = float(columns.temperature[row])
     if temperature < GREEDY_BELOW:
         return int(np.argmax(logits))
-    filters = {"top_k": int(columns.top_k[row]), "top_p": float(columns.top_p[row]), "min_p": float(columns.min_p[row])}
-    ids = np.sort(kept(logits, temperature=temperature, **filters))
+    top_k, top_p, min_p = int(columns.top_k[row]), float(columns.top_p[row]), float(columns.min_p[row])
+    ids = np.sort(kept(logits, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p))
     noise = np.array([uniform(int(columns.seed[row]), int(columns.output_pos[row]), int(i)) for i in ids])
     return int(ids[np.argmax((logits[ids] - logits.max()) / temperature - np.log(-np.log1p(-noise)))])

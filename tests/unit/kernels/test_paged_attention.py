@@ -124,12 +124,14 @@ def test_a_table_that_is_too_narrow_is_nan_and_empty_batches_are_fine():
 @pytest.mark.parametrize("change", [
     {"context_len": np.zeros(2, np.int32)},
     {"query_start": np.array([0, 2], np.int32)},
+    {"query_start": np.array([-1, 1], np.int32)},
+    {"query_start": np.array([1, 0], np.int32)},
     {"tables": np.zeros((1, 9), np.int64)},
     {"q": np.zeros((1, 4, 64), np.float32)},
     {"q": np.zeros((1, 64, 3), np.float32).transpose(0, 2, 1)},
 ])  # fmt: skip
 def test_arguments_that_do_not_fit_are_refused(change):
-    with pytest.raises(ValueError, match=r"fit|want|share|rise"):
+    with pytest.raises(ValueError, match=r"fit|want|share|falls|leaves"):
         replace(paged_batch([(40, 1)], num_heads=3, num_kv_heads=3, head_dim=64), **change).run()
 
 
