@@ -2,68 +2,31 @@
 can be told to delay, finish early, fail rows, lie, drain, freeze and die.
 
 Its tokens are a pure function of (prompt, seed, everything emitted so far), so a test can say what any sequence must yield,
-wherever and however often it was moved: `expected_tokens`. Whatever the scheduler does against the contract lands in `violations`.
+wherever and however often it was moved: `scripted_tokens`. Whatever the scheduler does against the contract lands in `violations`.
 """
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import grpc
 import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from drumline.common.v1 import common_pb2
 from drumline.errors import PlanRejected, StaleEpoch, StaleGrant
 from drumline.executor.v1 import executor_pb2 as pb
 from drumline.executor.v1.executor_pb2_grpc import ExecutorServicer, add_ExecutorServicer_to_server
 from drumline.plan.v1 import plan_pb2
 from drumline.rpc import abort, new_server
-
-VOCAB_SIZE = 1000
-PREFILL, PREFILL_LAST, DECODE = 1, 2, 3
-
-
-def next_token(tokens: Sequence[int], seed: int) -> int:
-    """The token after `tokens`: depends on every one of them and on their order."""
-    value = seed & 0xFFFFFFFF
-    for token in tokens:
-        value = (value * 1000003 + token + 1) & 0xFFFFFFFF
-    return (value ^ (value >> 15)) % VOCAB_SIZE
+from tests.support.scripted_steps import Script, Steps
+from tests.support.scripted_tokens import VOCAB_SIZE, Resident
 
 
-def expected_tokens(prompt: Sequence[int], seed: int, num: int) -> list[int]:
-    """What a sequence of `num` output tokens must be."""
-    tokens = list(prompt)
-    for _ in range(num):
-        tokens.append(next_token(tokens, seed))
-    return tokens[len(prompt) :]
-
-
-@dataclass
-class Resident:
-    """A sequence in a slot. `length` = tokens with keys and values."""
-
-    tokens: list[int]
-    num_prompt: int
-    sampling: common_pb2.SamplingParams
-    length: int
-    blocks: list[int] = field(default_factory=list)
-    ended: bool = False
-
-    @property
-    def num_emitted(self) -> int:
-        return len(self.tokens) - self.num_prompt
-
-
-class ScriptedExecutor(ExecutorServicer):
+class ScriptedExecutor(Script, ExecutorServicer):
     """One executor process as the scheduler sees it. Start with `async with`; `address` is where it listens.
 
-    Attributes to play with, at any moment:
-        delay_s: time that each step takes.
+    Attributes to play with, at any moment, beside those of `Script`:
         gate: results are held back while it is clear.
-        ends_early: (resident) -> bool, asked after each token: finish with STOP.
-        fails: (resident) -> str, asked before each row: a message fails that row.
         tamper: (result) -> None, changes a result before it is sent.
         early_abort: an abort takes effect when its plan arrives, not when its turn comes.
     """
@@ -81,6 +44,7 @@ class ScriptedExecutor(ExecutorServicer):
         port: int = 0,
         host: str = "127.0.0.1",
     ) -> None:
+        super().__init__()
         self.caps = pb.GetCapabilitiesResponse(
             protocol_version=protocol[1],
             min_protocol_version=protocol[0],
@@ -100,17 +64,14 @@ class ScriptedExecutor(ExecutorServicer):
             ragged=pb.RaggedDeclaration(granted=True, reason="rows are independent"),
             world_size=1,
         )
-        self.delay_s = 0.0
         self.gate = asyncio.Event()
         self.gate.set()
-        self.ends_early: Callable[[Resident], bool] = lambda resident: False
-        self.fails: Callable[[Resident], str] = lambda resident: ""
         self.tamper: Callable[[plan_pb2.StepResult], None] = lambda result: None
         self.early_abort = False
-        self.residents: dict[int, Resident] = {}
+        self.violations: list[str] = []
+        self.steps = Steps(self, self.caps, self.violations)
         self.plans: list[plan_pb2.StepPlan] = []
         self.results: list[plan_pb2.StepResult] = []
-        self.violations: list[str] = []
         self.most_in_flight = 0
         self.epochs: list[int] = []
         self.num_probes = 0
@@ -124,6 +85,12 @@ class ScriptedExecutor(ExecutorServicer):
         self._drain = asyncio.Event()
         self._gone = asyncio.Event()
         self._server: grpc.aio.Server | None = None
+        self._health = health.aio.HealthServicer()
+
+    @property
+    def residents(self) -> dict[int, Resident]:
+        """Who is in a slot, by the plans run."""
+        return self.steps.residents
 
     @property
     def address(self) -> str:
@@ -132,6 +99,8 @@ class ScriptedExecutor(ExecutorServicer):
     async def __aenter__(self) -> "ScriptedExecutor":
         self._server = new_server()
         add_ExecutorServicer_to_server(self, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        await self.feel(well=True)
         self._port = self._server.add_insecure_port(f"{self._host}:{self._port}")
         await self._server.start()
         return self
@@ -158,6 +127,11 @@ class ScriptedExecutor(ExecutorServicer):
     def thaw(self) -> None:
         """As `kill -CONT`."""
         self._thawed.set()
+
+    async def feel(self, *, well: bool) -> None:
+        """Says of itself that it serves, or that its device fails step after step."""
+        states = health_pb2.HealthCheckResponse
+        await self._health.set("", states.SERVING if well else states.NOT_SERVING)
 
     def drain(self) -> None:
         """As SIGTERM: says so, goes on until its slots are empty."""
@@ -188,7 +162,7 @@ class ScriptedExecutor(ExecutorServicer):
             await abort(context, StaleEpoch(f"epoch {opening.session_epoch} is not newer than {self._epoch}"))
         self._epoch = opening.session_epoch
         self.epochs.append(self._epoch)
-        self.residents = {}
+        self.steps = Steps(self, self.caps, self.violations)
         self._cut.clear()
         session = _Session(self, opening)
         await context.write(pb.RunPlansResponse(opened=pb.SessionOpened(session_epoch=opening.session_epoch)))
@@ -207,8 +181,6 @@ class _Session:
         self.grant = opening.grant_id
         self.queue: asyncio.Queue[plan_pb2.StepPlan] = asyncio.Queue(maxsize=16)
         self.num_in_flight = 0
-        self.last_step = 0
-        self.rows: list[int] = []
 
     async def serve(self, context) -> None:
         executor = self.executor
@@ -261,120 +233,10 @@ class _Session:
             plan = await self.queue.get()
             if executor.delay_s:
                 await asyncio.sleep(executor.delay_s)
-            result = self._apply(plan)
+            result = executor.steps.apply(plan, session_epoch=self.epoch)
             await executor.gate.wait()
             await executor._thawed.wait()
             executor.tamper(result)
             executor.results.append(result)
             self.num_in_flight -= 1
             await context.write(pb.RunPlansResponse(result=result))
-
-    def _complain(self, plan: plan_pb2.StepPlan, what: str) -> None:
-        self.executor.violations.append(f"step {plan.step_id}: {what}")
-
-    def _apply(self, plan: plan_pb2.StepPlan) -> plan_pb2.StepResult:
-        if plan.step_id != self.last_step + 1:
-            raise PlanRejected(f"step {plan.step_id} after {self.last_step}")
-        self.last_step = plan.step_id
-        residents = self.executor.residents
-        for slot in plan.freed_slots:
-            if residents.pop(slot, None) is None:
-                self._complain(plan, f"frees empty slot {slot}")
-        for slot in plan.aborted_slots:
-            if residents.pop(slot, None) is None:
-                self._complain(plan, f"aborts empty slot {slot}")
-        for new in plan.new_sequences:
-            if new.slot in residents:
-                self._complain(plan, f"slot {new.slot} is taken")
-            residents[new.slot] = Resident(list(new.token_ids), new.num_prompt_tokens, new.sampling, new.num_cached_tokens)
-        slots, kinds, nums, starts = self._rows_of(plan)
-        for row, block in zip(plan.block_row, plan.block_id, strict=True):
-            if slots[row] in residents and not residents[slots[row]].ended:
-                residents[slots[row]].blocks.append(block)
-        if sum(nums) > self.executor.caps.max_num_batched_tokens:
-            self._complain(plan, f"{sum(nums)} tokens in one step")
-        result = plan_pb2.StepResult(step_id=plan.step_id, session_epoch=self.epoch)
-        emitted = [
-            self._row(plan, result, row, *columns) for row, columns in enumerate(zip(slots, kinds, nums, starts, strict=True))
-        ]
-        if any(count != 1 for count in emitted):
-            result.num_emitted.extend(emitted)
-        self._check_blocks(plan)
-        result.num_blocks_in_use = len(
-            {block for resident in residents.values() for block in resident.blocks if not resident.ended}
-        )
-        result.timing.forward_ns = int(self.executor.delay_s * 1e9)
-        return result
-
-    def _rows_of(self, plan: plan_pb2.StepPlan) -> tuple[list[int], list[int], list[int], list[int]]:
-        if plan.repeat_rows:
-            num = len(self.rows)
-            return self.rows, [DECODE] * num, [1] * num, [0] * num
-        self.rows = list(plan.slot) or self.rows
-        return list(plan.slot), list(plan.row_kind), list(plan.num_tokens), list(plan.start)
-
-    def _row(self, plan, result, row: int, slot: int, kind: int, num: int, start: int) -> int:
-        """Runs one row; returns how many tokens it emitted."""
-        resident = self.executor.residents.get(slot)
-        if resident is None or resident.ended:
-            if resident is not None:
-                resident.blocks = []
-            result.skipped_row.append(row)
-            result.length.append(0)
-            return 0
-        if message := self.executor.fails(resident):
-            return self._fail(result, row, resident, message)
-        if not self._may_run(plan, resident, slot, kind, num, start):
-            return self._fail(result, row, resident, "start mismatch")
-        resident.length += num
-        result.length.append(resident.length)
-        if kind == PREFILL or not resident.sampling.max_tokens:
-            if kind == PREFILL_LAST:
-                self._finish(result, row, resident, common_pb2.FINISH_REASON_LENGTH)
-            return 0
-        token = next_token(resident.tokens, resident.sampling.seed)
-        resident.tokens.append(token)
-        result.token_ids.append(token)
-        if resident.sampling.logprobs:
-            result.logprobs.add(row=row, token_ids=[token], logprobs=[-0.5])
-        if token in resident.sampling.stop_token_ids or self.executor.ends_early(resident):
-            self._finish(result, row, resident, common_pb2.FINISH_REASON_STOP)
-        elif resident.num_emitted >= resident.sampling.max_tokens:
-            self._finish(result, row, resident, common_pb2.FINISH_REASON_LENGTH)
-        return 1
-
-    def _may_run(self, plan, resident: Resident, slot: int, kind: int, num: int, start: int) -> bool:
-        """Complains about a row that starts in the wrong place or outgrows its blocks; a chunk in the wrong place cannot run."""
-        if resident.length + num > len(resident.blocks) * self.executor.caps.block_size:
-            self._complain(plan, f"slot {slot} is longer than its blocks")
-        if kind == DECODE:
-            if resident.length != len(resident.tokens) - 1:
-                self._complain(plan, f"decodes slot {slot} before its prefill is done")
-            return True
-        if start == resident.length and start + num <= len(resident.tokens):
-            return True
-        self._complain(plan, f"chunk {start}+{num} of slot {slot} at length {resident.length}")
-        return False
-
-    def _fail(self, result, row: int, resident: Resident, message: str) -> int:
-        resident.ended = True
-        result.length.append(resident.length)
-        result.row_errors.add(row=row, error=common_pb2.SequenceError(code="internal", message=message))
-        return 0
-
-    def _finish(self, result, row: int, resident: Resident, reason: int) -> None:
-        resident.ended = True
-        result.finished_row.append(row)
-        result.finish_reason.append(reason)
-
-    def _check_blocks(self, plan) -> None:
-        """A block is written by one sequence only: full prompt blocks may be shared, the rest may not."""
-        owners: dict[int, int] = {}
-        size = self.executor.caps.block_size
-        for slot, resident in self.executor.residents.items():
-            for index, block in enumerate(resident.blocks):
-                if block >= self.executor.caps.num_blocks:
-                    self._complain(plan, f"block {block} does not exist")
-                shared = (index + 1) * size <= resident.length
-                if not shared and not resident.ended and owners.setdefault(block, slot) != slot:
-                    self._complain(plan, f"block {block} is written by slots {owners[block]} and {slot}")

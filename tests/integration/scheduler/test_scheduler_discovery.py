@@ -8,7 +8,8 @@ from drumline.errors import InvalidRequest
 from scheduler_svc.discovery import Discovery, parse_target, resolve_by_system
 from tests.support.raw_gateway import RawGateway, sequence
 from tests.support.scheduler_house import address_of, house, until
-from tests.support.scripted_executor import ScriptedExecutor, expected_tokens
+from tests.support.scripted_executor import ScriptedExecutor
+from tests.support.scripted_tokens import expected_tokens
 
 
 class Clients:

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.raw_gateway import RawGateway, sequence
 from tests.support.scheduler_house import address_of, house, idle, until
-from tests.support.scripted_executor import ScriptedExecutor, expected_tokens
+from tests.support.scripted_executor import ScriptedExecutor
+from tests.support.scripted_tokens import expected_tokens
 
 
 async def _run_and_check(gateway: RawGateway, disturb, *, num: int = 6, max_tokens: int = 40) -> None:

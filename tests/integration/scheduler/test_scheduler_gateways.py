@@ -16,7 +16,8 @@ from drumline.scheduler.v1.scheduler_pb2_grpc import SchedulerStub
 from scheduler_svc.service import SERVICE_NAME
 from tests.support.raw_gateway import RawGateway, sequence
 from tests.support.scheduler_house import address_of, house, idle, until
-from tests.support.scripted_executor import VOCAB_SIZE, ScriptedExecutor, expected_tokens
+from tests.support.scripted_executor import ScriptedExecutor
+from tests.support.scripted_tokens import VOCAB_SIZE, expected_tokens
 
 
 async def test_gateway_that_is_killed_has_its_sequences_aborted() -> None:

@@ -7,7 +7,8 @@ import pytest
 from drumline.common.v1 import common_pb2
 from tests.support.raw_gateway import RawGateway, sequence
 from tests.support.scheduler_house import address_of, house, idle, until
-from tests.support.scripted_executor import ScriptedExecutor, expected_tokens
+from tests.support.scripted_executor import ScriptedExecutor
+from tests.support.scripted_tokens import expected_tokens
 
 PROMPT = list(range(10, 30))
 
