@@ -121,7 +121,7 @@ class PagedAdmission:
         return True
 
     def _admit(self, draft: StepDraft, router: Router) -> None:
-        """Newcomers in queue order, at least one if it fits. One whose prefix this very step computes waits for the next and hits it."""
+        """Newcomers in queue order. One that shares a prefix being computed in this very step waits for the next and hits it."""
         books = draft.books
         num_left = MAX_NEW_TOKENS
         for seq in list_head(draft):

@@ -54,8 +54,8 @@ class Scheduler(CoreState):
     def remove_executor(self, executor_id: int) -> Outputs:
         """LOST: its sequences wait in front, in order, for recompute elsewhere.
 
-        What no other executor can ever hold ends, and so does what was in flight on `max_moves` executors when they died: a sequence
-        that kills each executor it comes to must not take all of them, with everybody else's rows, for ever.
+        What no other executor can ever hold ends, and so does what was in flight on `max_moves` executors when they died: it must
+        not kill one after the other, with everybody else's rows, for ever.
         """
         books = self.executors.pop(executor_id, None)
         if books is None:
