@@ -17,7 +17,8 @@ from executor_svc.service import ExecutorService
 from executor_svc.worker import Worker
 
 log = logging.getLogger(__name__)
-HEALTH_NAMES: Final = ("", "drumline.executor.v1.Executor")
+READINESS: Final = "drumline.executor.v1.Executor"
+"""The health service's name for "takes a new session"; its "" is whether the device works, draining or not."""
 _QUIET_S: Final = 0.2
 """How long nothing may live here before a drain is over: a plan sent before the scheduler knew may still be on the wire."""
 _STOP_S: Final = 2.0
@@ -95,7 +96,7 @@ class Lifecycle:
         self._publishing = asyncio.ensure_future(self._publish_health())
 
     async def _publish_health(self) -> None:
-        serving = self._worker.healthy and not self._draining
         states = health_pb2.HealthCheckResponse
-        for name in HEALTH_NAMES:
+        well = self._worker.healthy
+        for name, serving in (("", well), (READINESS, well and not self._draining)):
             await self._health.set(name, states.SERVING if serving else states.NOT_SERVING)

@@ -21,6 +21,7 @@ from drumline import limits
 from drumline.errors import DrumlineError, Internal
 from executor_svc.backends.base import Backend
 from executor_svc.batch import Assembler, Step
+from executor_svc.canary import canary_batch
 from executor_svc.commit import commit
 from executor_svc.plan import Plan, Sampled, StepResult
 from executor_svc.slots import SlotLimits, Slots
@@ -28,6 +29,8 @@ from executor_svc.slots import SlotLimits, Slots
 log = logging.getLogger(__name__)
 FAILURES_UNTIL_UNHEALTHY: Final = 3
 """Steps in a row that a backend may fail before the executor says that it does not serve."""
+CANARY_INTERVAL_S: Final = 1.0
+"""How often an unhealthy device is tried again once no session needs its cache."""
 _FULL_PAUSE_S: Final = 0.002
 
 
@@ -63,7 +66,8 @@ class Worker:
     """Owns the backend.
 
     Attributes:
-        healthy: false after several failed steps in a row, until one succeeds; false for good when the thread died.
+        healthy: false after several failed steps in a row, until one succeeds, a session's or our own; false for good when the
+            thread died.
         dead: the thread ended without being asked to; the process cannot serve any more.
         on_health: called on the worker thread whenever `healthy` changes.
     """
@@ -105,13 +109,34 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            while (job := self._jobs.get()) is not None:
+            while (job := self._next_job()) is not None:
                 if not job.work.closed:
                     self._serve(job)
         except BaseException:
             self.dead = True
             self._set_health(healthy=False)
             raise
+
+    def _next_job(self) -> Job | None:
+        while True:
+            try:
+                return self._jobs.get(timeout=None if self.healthy else CANARY_INTERVAL_S)
+            except queue.Empty:
+                self._try_device()
+
+    def _try_device(self) -> None:
+        """Schedulers leave an unhealthy executor, so without a step of its own it could never say that it works again."""
+        if self._current is not None and not self._current.closed:
+            return
+        self._current = None  # the next session's first plan resets the cache that this writes into
+        try:
+            self._backend.reset()
+            self._backend.forward(canary_batch(self._backend.model, self._backend.info))
+        except Exception as error:
+            log.info("the device still fails: %s", type(error).__name__)
+            return
+        self._failures = 0
+        self._set_health(healthy=True)
 
     def _serve(self, job: Job) -> None:
         """One plan; whatever goes wrong is its session's error and never the thread's end."""

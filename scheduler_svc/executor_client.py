@@ -1,4 +1,4 @@
-"""The scheduler's end of one executor: dial, shake hands, stream plans, notice death and freezing, come back.
+"""The scheduler's end of one executor: dial, shake hands, stream plans, notice death, freezing and a failing device, come back.
 
 `ExecutorClient` lives as long as an address is wanted; each of its sessions is an `ExecutorLink` with an executor id of its own.
 """
@@ -26,6 +26,7 @@ from drumline.executor.v1.executor_pb2_grpc import ExecutorStub
 from drumline.rpc import error_of, open_channel
 from drumline.version import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from scheduler_svc import wire
+from scheduler_svc.executor_health import check_well, until_unwell
 from scheduler_svc.executor_link import ExecutorLink, LinkOwner
 from scheduler_svc.fleet import Fleet
 from scheduler_svc.ports import Clock
@@ -86,6 +87,10 @@ class ExecutorClient:
                 if self.reason != error.message:
                     _LOG.warning("executor=%s away code=%s reason=%s", self.address, error.code, error.message)
                 self.state, self.reason = "lost", error.message
+            except Exception as error:
+                # whatever one peer can make us stumble over must not end everybody else's sessions
+                _LOG.exception("executor=%s away after a defect", self.address)
+                self.state, self.reason = "lost", f"a defect of ours: {type(error).__name__}"
             if self._clock.now_ns() - started_ns > self._liveness.reconnect_max_s * 2e9:
                 pause_s = _FIRST_PAUSE_S
             await asyncio.sleep(pause_s * self._jitter.uniform(0.5, 1.0))
@@ -96,13 +101,14 @@ class ExecutorClient:
         channel = open_channel(self.address)
         try:
             stub = ExecutorStub(channel)
+            await check_well(channel, timeout_s=self._liveness.connect_timeout_s)
             link, model = await self._handshake(stub)
             call: Any = stub.RunPlans()  # type: ignore[call-arg]
             try:
                 await self._open(call, link)
                 await self._owner.joined(link, model)
                 self.state, self.reason = "ready", ""
-                await self._serve(stub, call, link)
+                await self._serve(channel, call, link)
             finally:
                 call.cancel()
                 self._fleet.release(link.executor_id)
@@ -150,12 +156,13 @@ class ExecutorClient:
         if response.WhichOneof("message") != "opened" or response.opened.session_epoch != link.session_epoch:
             raise ProtocolMismatch("the executor did not answer `open` with `opened`")
 
-    async def _serve(self, stub: "ExecutorAsyncStub", call: Any, link: ExecutorLink) -> None:
+    async def _serve(self, channel: grpc.aio.Channel, call: Any, link: ExecutorLink) -> None:
         """Plans out, results in, until something ends. Raises why; the owner hears `lost` in any case."""
         tasks = [
             asyncio.create_task(self._read(call, link)),
             asyncio.create_task(_write(call, link)),
-            asyncio.create_task(self._watch(stub, link)),
+            asyncio.create_task(self._watch(ExecutorStub(channel), link)),
+            asyncio.create_task(_stay_well(channel)),
             asyncio.create_task(_closed(link)),
         ]
         reason = "the scheduler is stopping"
@@ -228,6 +235,12 @@ async def _write(call: Any, link: ExecutorLink) -> None:
             await call.write(message)
         except (grpc.RpcError, asyncio.InvalidStateError):
             raise await _end_of(call) from None
+
+
+async def _stay_well(channel: grpc.aio.Channel) -> None:
+    """Raises once the executor says that it is unwell. That nobody answers is not its business: the plan stream knows better."""
+    await until_unwell(channel)
+    await asyncio.get_running_loop().create_future()
 
 
 async def _closed(link: ExecutorLink) -> None:

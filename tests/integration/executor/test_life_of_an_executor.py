@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from drumline import rpc
 from drumline.errors import Draining
+from executor_svc.lifecycle import READINESS
 from tests.support.executor_process import ExecutorProcess, Stream, opening, prompt_rows, stub_of
 
 PROMPT = {0: [5, 6, 7]}
@@ -26,9 +27,9 @@ async def health_of(target: str, service: str = "") -> int:
         return (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)).status
 
 
-async def wait_until_health(target: str, wanted: int) -> None:
+async def wait_until_health(target: str, wanted: int, service: str = "") -> None:
     deadline = time.monotonic() + 5
-    while await health_of(target) != wanted:
+    while await health_of(target, service) != wanted:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
 
@@ -40,7 +41,8 @@ async def test_b079_sigterm_lets_resident_sequences_finish_then_exits_0(name: si
             stream = await Stream.open(stub)
             await stream.step(**prompt_rows(PROMPT, blocks=BLOCKS, max_tokens=30))
             executor.process.send_signal(name)
-            await wait_until_health(executor.target, NOT_SERVING)
+            await wait_until_health(executor.target, NOT_SERVING, READINESS)
+            assert await health_of(executor.target) == SERVING, "its device works: a scheduler that watches it lets it drain"
             for _ in range(28):
                 assert not (await stream.step(repeat_rows=True)).finished_row
             assert [notice.grace_ms for notice in stream.notices] == [30_000]
@@ -76,7 +78,7 @@ async def test_a_second_signal_ends_the_drain() -> None:
             stream = await Stream.open(stub)
             await stream.step(**prompt_rows(PROMPT, blocks=BLOCKS))
             executor.process.terminate()
-            await wait_until_health(executor.target, NOT_SERVING)
+            await wait_until_health(executor.target, NOT_SERVING, READINESS)
             executor.process.terminate()
             assert await asyncio.to_thread(executor.wait, 8) == 0
 
@@ -137,7 +139,7 @@ async def test_b087_cancelled_streams_leave_no_session_behind() -> None:
 
 async def test_b077_health_tells_the_truth_about_a_backend_that_keeps_failing() -> None:
     with ExecutorProcess("--fake-crash-token", "66") as executor:
-        assert await health_of(executor.target, "drumline.executor.v1.Executor") == SERVING
+        assert await health_of(executor.target, READINESS) == SERVING
         async with stub_of(executor.target) as stub:
             stream = await Stream.open(stub)
             for slot in range(3):
@@ -146,6 +148,20 @@ async def test_b077_health_tells_the_truth_about_a_backend_that_keeps_failing() 
             await wait_until_health(executor.target, NOT_SERVING)
             assert not (await stream.step(**prompt_rows({3: [5]}, blocks={3: [3]}))).row_errors
             await wait_until_health(executor.target, SERVING)
+
+
+async def test_b077_an_unhealthy_executor_that_nobody_uses_tries_its_device_and_says_that_it_works() -> None:
+    """Schedulers leave an unhealthy executor, so no step of theirs would ever show that it works again."""
+    with ExecutorProcess("--fake-crash-token", "66") as executor:
+        async with stub_of(executor.target) as stub:
+            stream = await Stream.open(stub)
+            for slot in range(3):
+                await stream.step(**prompt_rows({slot: [66]}, blocks={slot: [slot]}))
+            await wait_until_health(executor.target, NOT_SERVING)
+            stream.call.cancel()
+            await wait_until_health(executor.target, SERVING)
+            result = await (await Stream.open(stub)).step(**prompt_rows(PROMPT, blocks=BLOCKS))
+            assert (result.num_blocks_in_use, len(result.row_errors)) == (4, 0)
 
 
 async def test_health_of_an_unknown_service_is_not_found() -> None:

@@ -1,10 +1,15 @@
 """Executors that die, freeze, lie, drain, restart or are taken over: no token lost, none doubled, nobody waits for ever."""
 
 import asyncio
+import contextlib
 import time
+from collections.abc import AsyncIterator
 
+import grpc
 import pytest
 
+from drumline.executor.v1 import executor_pb2 as pb
+from drumline.rpc import new_server
 from tests.support.raw_gateway import RawGateway, sequence
 from tests.support.scheduler_house import address_of, house, idle, until
 from tests.support.scripted_executor import ScriptedExecutor
@@ -112,6 +117,72 @@ async def test_b077_stuck_step_is_lost_by_name() -> None:
         await until(lambda: process.engine.num_lost == 1)
         assert process.recorder.lost_reasons() == ["no step finished for 0.6 s"]
         stuck.gate.set()
+
+
+async def test_b077_executor_that_says_its_device_fails_is_left_and_comes_back_when_it_is_well() -> None:
+    """Its steps fail fast, so no probe would ever notice, and it would take row after row."""
+    async with ScriptedExecutor() as sick, ScriptedExecutor() as other, house(sick, other) as process:
+        sick.delay_s = other.delay_s = 0.005
+        async with RawGateway(address_of(process)) as gateway:
+
+            async def sicken() -> None:
+                await sick.feel(well=False)
+                await until(lambda: len(process.engine.links) == 1)
+
+            await _run_and_check(gateway, sicken)
+            assert process.recorder.lost_reasons() == ["the executor says that its device fails"]
+            client = process.discovery.clients[sick.address]
+            await until(lambda: client.reason == "the executor says that its device fails")
+            await asyncio.sleep(0.5)
+            assert len(sick.epochs) == 1, "not opened again while it is unwell"
+            await sick.feel(well=True)
+            await until(lambda: len(process.engine.links) == 2)
+        await idle(process)
+
+
+async def test_executor_that_sends_nonsense_costs_its_own_session_only() -> None:
+    """What cannot be decoded reaches the client as None, which nobody foresees: it must not end the scheduler."""
+    async with (
+        _nonsense() as address,
+        ScriptedExecutor() as honest,
+        house(honest, executor=(address, honest.address), num_ready=1) as process,
+        RawGateway(address_of(process)) as gateway,
+    ):
+        await until(lambda: "defect" in process.discovery.clients[address].reason)
+        await _run_and_check(gateway, lambda: asyncio.sleep(0))
+        assert not process.failed.done()
+
+
+@contextlib.asynccontextmanager
+async def _nonsense() -> AsyncIterator[str]:
+    """An executor that shakes hands and then writes bytes that are no message."""
+    caps = ScriptedExecutor().caps
+
+    async def capabilities(request, context) -> bytes:
+        return caps.SerializeToString()
+
+    async def model(request, context) -> bytes:
+        return pb.GetModelResponse(model_digest=caps.model_digest, vocab_size=9).SerializeToString()
+
+    async def run_plans(requests, context) -> None:
+        opening = pb.RunPlansRequest.FromString(await context.read()).open
+        await context.write(pb.RunPlansResponse(opened=pb.SessionOpened(session_epoch=opening.session_epoch)).SerializeToString())
+        await context.write(b"\xff" * 20)
+        await asyncio.sleep(5)
+
+    server = new_server()
+    handlers = {
+        "GetCapabilities": grpc.unary_unary_rpc_method_handler(capabilities),
+        "GetModel": grpc.unary_unary_rpc_method_handler(model),
+        "RunPlans": grpc.stream_stream_rpc_method_handler(run_plans),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("drumline.executor.v1.Executor", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
 
 
 def _longer(result) -> None:

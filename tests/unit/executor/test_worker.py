@@ -3,6 +3,7 @@
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from drumline.errors import DrumlineError, PlanRejected
+from executor_svc import worker as worker_module
 from executor_svc.backends.fake import FakeBackend, FakeOptions
 from executor_svc.plan import Batch, Sampled, StepResult
 from executor_svc.service import slot_limits
@@ -89,6 +91,29 @@ def test_b077_a_failing_backend_fails_its_rows_and_turns_unhealthy_only_when_it_
     bench.backend.fault = None
     assert bench.step(**one(3)).num_emitted.tolist() == [1]
     assert bench.health == [False, True]
+
+
+def test_b077_an_unhealthy_device_is_tried_only_when_no_session_needs_its_cache(bench: Bench, monkeypatch) -> None:
+    monkeypatch.setattr(worker_module, "CANARY_INTERVAL_S", 0.02)
+    bench.backend.fault = RuntimeError()
+    for slot in range(FAILURES_UNTIL_UNHEALTHY):
+        bench.step(**one(slot))
+    bench.backend.fault = None
+    time.sleep(0.2)
+    assert bench.health == [False], "the session that is open would lose its cache"
+    bench.backend.fault = RuntimeError()
+    bench.work.close()
+    time.sleep(0.2)
+    assert bench.health == [False], "a device that still fails is still unhealthy"
+    bench.backend.fault = None
+    deadline = time.monotonic() + 5
+    while bench.health != [False, True]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    resets = bench.backend.resets
+    bench.work = bench.new_work()
+    assert bench.step(**one(0)).num_emitted.tolist() == [1]
+    assert bench.backend.resets == resets + 1, "a session never finds what the canary wrote"
 
 
 def test_rows_of_a_failed_step_are_skipped_afterwards_and_others_go_on(bench: Bench) -> None:
