@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from drumline.errors import DrumlineError, Overloaded
+from drumline.errors import Cancelled, DrumlineError, Overloaded
 from scheduler_svc.core.types import Outputs
 
 Encode = Callable[[Outputs, Sequence[int], Sequence[int] | None], object]
@@ -29,6 +29,7 @@ class GatewaySession:
         self._outbox: deque[object] = deque()
         self._max_backlog = max_backlog
         self._wake = asyncio.Event()
+        self._dropped = asyncio.Event()
 
     @property
     def backlog(self) -> int:
@@ -51,6 +52,7 @@ class GatewaySession:
             self.error = error
             self._outbox.clear()
             self._wake.set()
+            self._dropped.set()
 
     async def next(self) -> object:
         """The next message in order; waits for one. Raises the error of `drop`."""
@@ -60,6 +62,11 @@ class GatewaySession:
             self._wake.clear()
             await self._wake.wait()
         return self._outbox.popleft()
+
+    async def dropped(self) -> None:
+        """Waits for `drop` and raises its error: a writer that is stuck in a peer which does not read never asks `next` again."""
+        await self._dropped.wait()
+        raise self.error or Cancelled("the session was dropped")
 
     async def flushed(self) -> None:
         """Returns once the writer took everything, or the session ended."""

@@ -6,11 +6,13 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
+import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from grpc_health.v1 import health, health_pb2
 
 from drumline import limits
-from drumline.errors import Cancelled, DrumlineError, InvalidRequest, ProtocolMismatch, Unavailable
+from drumline.errors import Cancelled, DrumlineError, Internal, InvalidRequest, ProtocolMismatch, Unavailable
 from drumline.rpc import abort
 from drumline.scheduler.v1 import scheduler_pb2 as pb
 from drumline.scheduler.v1.scheduler_pb2_grpc import SchedulerServicer, add_SchedulerServicer_to_server
@@ -52,19 +54,20 @@ class Service(SchedulerServicer):
         """One gateway, from hello to the end of its stream, whichever side ends it."""
         session = await self._greet(context)
         self.sessions.add(session)
-        tasks = [asyncio.create_task(self._read(session, context)), asyncio.create_task(_write(session, context))]
-        error: BaseException | None = Cancelled("the gateway's stream ended")
+        work = (self._read(session, context), _write(session, context), session.dropped())
+        tasks = [asyncio.create_task(one) for one in work]
+        error: DrumlineError = Cancelled("the gateway's stream ended")
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            error = next((task.exception() for task in tasks if task in done and task.exception() is not None), error)
+            failure = next((task.exception() for task in tasks if task in done and task.exception() is not None), None)
+            error = error if failure is None else _known(failure, session)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.sessions.discard(session)
-            known = session.error or (error if isinstance(error, DrumlineError) else Cancelled("the gateway's stream broke"))
-            await self._engine.leave(session, known)
-        if isinstance(error, DrumlineError) and not isinstance(error, Cancelled):
+            await self._engine.leave(session, session.error or error)
+        if not isinstance(error, Cancelled):
             self.num_gateways_dropped += 1
             _LOG.warning("gateway=%s cut code=%s reason=%s", session.gateway_id, error.code, error.message)
             await abort(context, error)
@@ -97,6 +100,18 @@ class Service(SchedulerServicer):
                 await self._engine.abort(session, list(message.abort.handles))
             else:
                 raise InvalidRequest("a session has one `hello`, then submits and aborts")
+
+
+def _known(failure: BaseException, session: GatewaySession) -> DrumlineError:
+    """A session's failure as an error of ours; what nobody foresaw is logged, since it must not end as if all were well."""
+    if isinstance(failure, DrumlineError):
+        return failure
+    if isinstance(failure, DecodeError):
+        return InvalidRequest("a message of the session cannot be decoded")
+    if isinstance(failure, asyncio.InvalidStateError | grpc.RpcError):
+        return Cancelled("the gateway's stream broke")
+    _LOG.error("gateway=%s session failed", session.gateway_id, exc_info=failure)
+    return Internal("the session failed")
 
 
 async def _write(session: GatewaySession, context: Any) -> None:

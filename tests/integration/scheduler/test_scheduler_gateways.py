@@ -53,6 +53,42 @@ async def test_b089_gateway_that_does_not_read_is_dropped() -> None:
         await idle(process)
 
 
+async def test_b089_gateway_whose_transport_is_full_is_dropped_too() -> None:
+    """The writer is inside a write that never returns then, and asks for no further message: somebody else must end the session."""
+    async with ScriptedExecutor() as executor, house(executor, max_backlog=200) as process:
+        async with RawGateway(address_of(process), reads=False) as deaf:
+            await deaf.send(sequence([1], max_tokens=250))
+            await until(lambda: process.engine.routes.sessions())
+            executor.gate.clear()
+            [session] = process.engine.routes.sessions()
+            fat = pb.ServeResponse(admission=pb.Admission(refused=common_pb2.SequenceError(message="x" * 100_000)))
+            stuck = -1
+            while session.backlog != stuck or not stuck:
+                stuck = session.backlog
+                session.push(fat)
+                await asyncio.sleep(0.05)
+                stuck += session.backlog > stuck
+            while session.error is None:
+                session.push(fat)
+            await until(lambda: process.service.num_gateways_dropped == 1, timeout_s=3)
+            executor.gate.set()
+        await idle(process)
+
+
+async def test_bytes_that_are_no_message_end_their_own_session_by_name() -> None:
+    async with ScriptedExecutor() as executor, house(executor) as process, RawGateway(address_of(process)) as gateway:
+        async with open_channel(address_of(process)) as channel:
+            serve = channel.stream_stream("/drumline.scheduler.v1.Scheduler/Serve", request_serializer=None)
+            call = serve()
+            await call.write(pb.ServeRequest(hello=pb.Hello(protocol_version=1)).SerializeToString())
+            assert await call.read() is not grpc.aio.EOF
+            await call.write(b"\xff" * 20)
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        (handle,) = await gateway.submit(sequence([3], max_tokens=5, seed=4))
+        await gateway.done(handle)
+        await idle(process)
+
+
 async def test_b055_thousand_aborts_at_random_moments_leave_exact_books() -> None:
     rng = random.Random(7)
     async with ScriptedExecutor() as executor, house(executor) as process, RawGateway(address_of(process)) as gateway:
