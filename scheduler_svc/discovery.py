@@ -83,6 +83,8 @@ class Discovery(Generic[C]):
         self._resolve = resolve
         self._known: dict[Target, Sequence[str]] = {}
         self._retired: set[str] = set()
+        self._over: set[str] = set()
+        """Addresses whose client has ended without being retired: a newer scheduler owns them."""
 
     async def run(self) -> None:
         """Until cancelled, which ends every client. A client that fails in an unforeseen way ends this with its error."""
@@ -93,8 +95,7 @@ class Discovery(Generic[C]):
                     self._begin(address, group)
                 for address in self.clients.keys() - wanted - self._retired:
                     _LOG.info("executor=%s left its name", address)
-                    self._retired.add(address)
-                    self.clients[address].retire()
+                    self._retire(address)
                 await asyncio.sleep(self._interval_s)
 
     def _begin(self, address: str, group: asyncio.TaskGroup) -> None:
@@ -103,10 +104,18 @@ class Discovery(Generic[C]):
         task = group.create_task(client.run(), name=f"executor {address}")
         task.add_done_callback(lambda _: self._ended(address))
 
+    def _retire(self, address: str) -> None:
+        self.clients[address].retire()
+        self._retired.add(address)
+        if address in self._over:
+            self._ended(address)
+
     def _ended(self, address: str) -> None:
-        """A retired client makes room for another one; a superseded one stays, so that its address is not dialled again."""
+        """A retired client makes room for another one; a superseded one stays while its address is wanted, and is not dialled."""
+        self._over.add(address)
         if address in self._retired:
             self._retired.discard(address)
+            self._over.discard(address)
             self.clients.pop(address, None)
 
     async def _wanted(self) -> set[str]:

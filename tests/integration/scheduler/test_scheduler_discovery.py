@@ -58,6 +58,29 @@ async def test_name_that_gains_an_address_gains_a_channel() -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_address_that_was_superseded_is_dialled_again_once_it_left_its_name_and_came_back() -> None:
+    """Another process lives there then: a pod's address is given to the next pod."""
+    addresses = ["10.0.0.1"]
+
+    async def resolve(host: str, port: int) -> list[str]:
+        del host, port
+        return list(addresses)
+
+    clients = Clients()
+    discovery = Discovery(["executor:7101"], start=clients.start, interval_s=0.01, resolve=resolve)
+    task = asyncio.create_task(discovery.run())
+    await until(lambda: clients.started)
+    discovery.clients["10.0.0.1:7101"].done.set()
+    await asyncio.sleep(0.05)
+    assert clients.started == ["10.0.0.1:7101"], "a client that ended by itself is not started again"
+    addresses.clear()
+    await until(lambda: not discovery.clients)
+    addresses.append("10.0.0.1")
+    await until(lambda: len(clients.started) == 2)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_name_that_cannot_be_resolved_now_keeps_its_addresses() -> None:
     is_broken = False
 
