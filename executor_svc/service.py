@@ -20,6 +20,7 @@ from drumline.executor.v1 import executor_pb2 as pb
 from drumline.executor.v1.executor_pb2_grpc import ExecutorServicer
 from executor_svc import wire
 from executor_svc.backends.base import Backend, BackendInfo, ModelInfo
+from executor_svc.plan import StepResult
 from executor_svc.session import DrainNotice, Opening, Session
 from executor_svc.slots import SlotLimits
 from executor_svc.worker import Job, Worker
@@ -126,17 +127,28 @@ class ExecutorService(ExecutorServicer):
 
     async def _write(self, session: Session, context: Context) -> None:
         """Results and notices to the stream, in order."""
-        try:
-            while True:
-                news = await session.outbox.get()
-                if isinstance(news, DrainNotice):
-                    await context.write(pb.RunPlansResponse(draining=pb.Draining(grace_ms=news.grace_ms)))
-                else:
-                    await context.write(pb.RunPlansResponse(result=wire.result_to_wire(news)))
-                    session.sent()
-        except Exception:
-            log.info("session %d: the scheduler is gone", session.opening.session_epoch)
-            session.end()
+        while True:
+            news = await session.outbox.get()
+            try:
+                message = _message_of(news)
+            except Exception as error:
+                log.exception("a result cannot be told")
+                session.end(Internal(f"a result cannot be told: {type(error).__name__}"))
+                return
+            try:
+                await context.write(message)
+            except Exception:
+                log.info("session %d: the scheduler is gone", session.opening.session_epoch)
+                session.end()
+                return
+            if isinstance(news, StepResult):
+                session.sent()
+
+
+def _message_of(news: StepResult | DrainNotice) -> pb.RunPlansResponse:
+    if isinstance(news, DrainNotice):
+        return pb.RunPlansResponse(draining=pb.Draining(grace_ms=news.grace_ms))
+    return pb.RunPlansResponse(result=wire.result_to_wire(news))
 
 
 def slot_limits(model: ModelInfo, info: BackendInfo) -> SlotLimits:
