@@ -36,7 +36,8 @@ def _writable(folder: Path) -> bool:
 
 def cache_folder() -> Path:
     """The compile cache of exactly these sources: numba does not notice a change in a file that a kernel calls into."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
+    here = Path(__file__).parent
+    sources = sorted([*here.glob("*.py"), *here.parent.glob("*.py")])
     version = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     named = os.environ.get("NUMBA_CACHE_DIR")
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~").expanduser() / ".cache")
