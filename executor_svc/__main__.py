@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 
-from drumline import logs, settings
+from drumline import logs, settings, startup
 from drumline.errors import DrumlineError
 from executor_svc.backends.base import Backend
 from executor_svc.config import ExecutorSettings
@@ -16,6 +16,7 @@ def main(argv: list[str] | None = None) -> int:
     """Serves until SIGTERM or SIGINT. Exit status 0 after a drain, 1 when it cannot serve, 2 for wrong settings."""
     told = settings.load(ExecutorSettings, section="executor", argv=sys.argv[1:] if argv is None else argv)
     logs.configure("executor", level=told.log_level)
+    startup.exit_on_signals()
     _set_thread_policy(told.num_threads)
     try:
         backend = make_backend(told)

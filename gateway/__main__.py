@@ -4,7 +4,7 @@ import sys
 
 import uvloop
 
-from drumline import logs, settings
+from drumline import logs, settings, startup
 from gateway.config import GatewaySettings
 from gateway.server import HttpServer
 
@@ -13,6 +13,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs until it is told to stop. Returns the exit status."""
     config = settings.load(GatewaySettings, section="gateway", argv=sys.argv[1:] if argv is None else argv)
     logs.configure("gateway", level=config.log_level)
+    startup.exit_on_signals()
     try:
         server = HttpServer(config)
     except OSError as error:

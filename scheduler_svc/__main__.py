@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 
-from drumline import logs, settings
+from drumline import logs, settings, startup
 from drumline.errors import DrumlineError
 from scheduler_svc.config import SchedulerSettings
 from scheduler_svc.process import serve
@@ -14,6 +14,7 @@ def main(argv: list[str] | None = None) -> int:
     """Serves until SIGTERM or SIGINT, then drains. Returns 0, or 1 with the reason on stderr after a defect or a takeover."""
     options = settings.load(SchedulerSettings, section="scheduler", argv=sys.argv[1:] if argv is None else argv)
     logs.configure("scheduler", level=options.log_level)
+    startup.exit_on_signals()
     try:
         _run(options)
     except DrumlineError as error:

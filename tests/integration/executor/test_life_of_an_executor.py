@@ -55,6 +55,30 @@ async def test_b079_sigterm_lets_resident_sequences_finish_then_exits_0(name: si
                 await stream.result()
 
 
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_model_loads_ends_the_process_at_once_and_quietly(name: signal.Signals) -> None:
+    script = (
+        "import executor_svc.__main__ as executor, time\n"
+        "def load(told):\n"
+        "    print('loading', flush=True)\n"
+        "    try:\n"
+        "        time.sleep(60)\n"
+        "    except BaseException:\n"  # as loaders do that call back into Python
+        "        time.sleep(60)\n"
+        "executor.make_backend = load\n"
+        "executor.main(['--port', '0'])\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(name)
+        _, errors = process.communicate(timeout=5)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, errors) == (0, "")
+
+
 async def test_an_idle_executor_drains_at_once() -> None:
     with ExecutorProcess() as executor:
         started = time.monotonic()
