@@ -78,6 +78,7 @@ async def plan_chat(body: ChatBody, model: ServedModel) -> Plan:
 def _plan(
     body: GenerationBody, prompts: tuple[Prompt, ...], sampling: tuple[Sampling, ...], model: ServedModel, *, echo: bool
 ) -> Plan:
+    validation.check_total(sum(len(prompt.token_ids) for prompt in prompts) * (body.n or 1))
     for prompt, params in zip(prompts, sampling, strict=True):
         validation.check_length(len(prompt.token_ids), params.max_tokens, max_model_len=model.info.max_model_len)
         validation.check_sampling(params, vocab_size=model.info.vocab_size)

@@ -56,6 +56,7 @@ def grant_of(executor_id: int) -> int:
 def check_submit(submit: Submit, *, vocab_size: int, max_model_len: int) -> None:
     """All limits of a Submit; raises InvalidRequest naming the first field that is wrong."""
     validation.check_range("sequences", len(submit.sequences), 1, limits.MAX_SEQUENCES_PER_REQUEST)
+    validation.check_total(sum(len(sequence.prompt_token_ids) for sequence in submit.sequences))
     for sequence in submit.sequences:
         prompt = sequence.prompt_token_ids
         validation.check_length(len(prompt), sequence.sampling.max_tokens, max_model_len=max_model_len)

@@ -17,6 +17,8 @@ SLOW_CLIENT_TIMEOUT_S: Final = 60.0
 MAX_CHOICES: Final = 8
 MAX_PROMPTS: Final = 64
 MAX_SEQUENCES_PER_REQUEST: Final = 128
+MAX_PROMPT_TOKENS_PER_REQUEST: Final = 4 * 1024 * 1024
+"""Of all its sequences together; at 5 bytes an id at most, one request's message stays far below MAX_GRPC_MESSAGE_BYTES."""
 MAX_MESSAGES: Final = 2048
 MAX_STOP_STRINGS: Final = 4
 MAX_STOP_STRING_CHARS: Final = 256

@@ -94,6 +94,15 @@ def check_sampling(params: Sampling, *, vocab_size: int) -> None:
         raise InvalidRequest(f"min_tokens must be between 0 and max_tokens ({params.max_tokens})", param="min_tokens")
 
 
+def check_total(num_prompt_tokens: int) -> None:
+    """Prompt tokens of all sequences of one request: a larger message would break the stream that all requests share."""
+    if num_prompt_tokens > limits.MAX_PROMPT_TOKENS_PER_REQUEST:
+        raise InvalidRequest(
+            f"prompts times n must have at most {limits.MAX_PROMPT_TOKENS_PER_REQUEST} tokens together, got {num_prompt_tokens}",
+            param="prompt",
+        )
+
+
 def check_length(num_prompt_tokens: int, max_tokens: int, *, max_model_len: int) -> None:
     """Prompt and output must fit the model's context together."""
     if num_prompt_tokens < 1:

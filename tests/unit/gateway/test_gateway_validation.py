@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -98,6 +99,17 @@ async def test_both_names_of_max_tokens(model: ServedModel) -> None:
 async def test_choice_seeds_count_up_and_wrap(model: ServedModel) -> None:
     plan = await plan_completion(CompletionBody.model_validate({"prompt": "hi", "seed": -1, "n": 2}), model)
     assert [choice_sampling(plan.sampling[0], i).seed for i in range(3)] == [2**64 - 1, 0, 1]
+
+
+async def test_tokens_of_all_sequences_together_are_bounded() -> None:
+    """One message that is too large would break the scheduler's stream, and every other request with it."""
+    with ThreadPoolExecutor(1) as pool:
+        wide = ServedModel(replace(INFO, max_model_len=10**6), names=(), pool=pool)
+        body = {"prompt": [[1] * 300_000] * 2, "n": 8, "max_tokens": 1}
+        with pytest.raises(InvalidRequest, match="4194304 tokens together, got 4800000") as caught:
+            await plan_completion(CompletionBody.model_validate(body), wide)
+        assert caught.value.param == "prompt"
+        await plan_completion(CompletionBody.model_validate({**body, "n": 4}), wide)
 
 
 @pytest.mark.parametrize(
