@@ -31,6 +31,8 @@ class Gateway:
         self._model: ServedModel | None = None
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
         self._live: set[Generation] = set()
+        self._num_entering = 0
+        """Requests between their submission and its answer: a drain waits for them too."""
         self._idle = asyncio.Event()
         self._idle.set()
         self.client = SchedulerClient(
@@ -73,7 +75,9 @@ class Gateway:
 
     async def generate(self, plan: Plan, model: ServedModel, *, request_id: str, tenant: str) -> Generation:
         """Submits the whole plan. Raises what the scheduler refuses it with, before anything is answered."""
-        if len(self._live) >= self.settings.max_live_requests:
+        if self.draining:
+            raise Draining("the server is shutting down")
+        if len(self._live) + self._num_entering >= self.settings.max_live_requests:
             raise Overloaded("too many requests are in hand", retry_after_s=1)
         specs = [
             SequenceSpec(
@@ -88,19 +92,24 @@ class Gateway:
             for choice in range(plan.num_choices)
         ]
         clock = RequestClock(self.metrics, num_prompt_tokens=sum(len(p.token_ids) for p in plan.prompts), num_sequences=len(specs))
-        live = await self.client.submit(specs)
-        clock.admitted()
         choices = [self._choice(index, plan, model) for index in range(len(specs))]
-        generation = Generation(
-            live,
-            choices,
-            plan=plan,
-            timeout_s=self.settings.request_timeout_s + _GRACE_S,
-            clock=clock,
-            on_close=self._closed,
-        )
-        self._live.add(generation)
+        self._num_entering += 1
         self._idle.clear()
+        try:
+            live = await self.client.submit(specs)
+            clock.admitted()
+            generation = Generation(
+                live,
+                choices,
+                plan=plan,
+                timeout_s=self.settings.request_timeout_s + _GRACE_S,
+                clock=clock,
+                on_close=self._closed,
+            )
+            self._live.add(generation)
+        finally:
+            self._num_entering -= 1
+            self._note_idle()
         return generation
 
     def _choice(self, index: int, plan: Plan, model: ServedModel) -> Choice:
@@ -113,7 +122,10 @@ class Gateway:
         if generation in self._live:
             self._live.discard(generation)
             generation.clock.ended()
-        if not self._live:
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if not self._live and not self._num_entering:
             self._idle.set()
 
     async def _on_model(self, info: ModelInfo) -> None:

@@ -67,6 +67,28 @@ async def test_more_live_requests_than_allowed_get_429(tokenizer: Tokenizer) -> 
             assert refused.headers["retry-after"] == "1"
 
 
+async def test_b079_a_drain_waits_for_a_request_that_is_just_being_submitted(tokenizer: Tokenizer) -> None:
+    async with gateway_house(tokenizer) as house:
+        gateway, entering, may_go_on = house.server.gateway, asyncio.Event(), asyncio.Event()
+        submit = gateway.client.submit
+
+        async def slow_submit(specs):
+            entering.set()
+            await may_go_on.wait()
+            return await submit(specs)
+
+        gateway.client.submit = slow_submit
+        request = asyncio.create_task(house.http.post(C, json={"prompt": "x"}))
+        await entering.wait()
+        drain = asyncio.create_task(gateway.drain(10))
+        await asyncio.sleep(0.05)
+        assert not drain.done()
+        assert (await house.http.post(C, json={"prompt": "x"})).json()["error"]["code"] == "draining"
+        may_go_on.set()
+        assert (await request).status_code == 200
+        await asyncio.wait_for(drain, 5)
+
+
 async def test_b010_b078_metrics_count_what_was_given_and_never_nan(house: House) -> None:
     def values(text: str) -> dict[str, float]:
         return {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples if "le" not in s.labels}
