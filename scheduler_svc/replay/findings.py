@@ -40,7 +40,6 @@ class Name(StrEnum):
     WRONG_STEP = "step out of order"
     WRONG_EPOCH = "plan of another session"
     DRAINING_PLACED = "placed on a draining executor"
-    STALLED = "stalled"
 
 
 @dataclass(frozen=True, slots=True)

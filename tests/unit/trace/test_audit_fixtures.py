@@ -1,12 +1,14 @@
 """Each planted bug is located from its recording alone: the right name, step, row and slot come first. No core runs here."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from drumline.trace.reader import open_recordings
 from scheduler_svc.replay.audit import audit
+from scheduler_svc.replay.findings import Name
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "recordings"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
@@ -30,6 +32,12 @@ def test_the_session_without_a_bug_has_no_finding() -> None:
     [recording] = open_recordings([FOLDER / "control.trace"])
     assert audit(recording.header, recording) == []
     assert recording.ending == "closed"
+
+
+def test_every_name_of_a_finding_is_given_somewhere() -> None:
+    room = Path(__file__).parents[3] / "scheduler_svc" / "replay"
+    told = "".join(path.read_text() for path in room.glob("audit*.py"))
+    assert [name.name for name in Name if not re.search(rf"\bName\.{name.name}\b", told)] == []
 
 
 def test_fixtures_are_small() -> None:
