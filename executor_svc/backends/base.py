@@ -53,8 +53,8 @@ class Backend(Protocol):
     def forward(self, batch: Batch) -> Sampled:
         """Writes keys and values of the fed tokens into their blocks and samples one token for each row of `batch.sample`.
 
-        Changes only cache blocks named by the batch. Owns nothing of `batch` after it returns; the caller owns the result. A row that
-        cannot be computed (non-finite logits) is reported in `row_errors`; an exception means that the whole batch failed.
+        Changes only cache blocks named by the batch. Owns nothing of `batch` after it returns; the caller owns the result. A row
+        that cannot be computed (non-finite logits) is reported in `row_errors`; an exception means that the whole batch failed.
         """
         ...
 
