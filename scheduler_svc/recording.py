@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from drumline.executor.v1.executor_pb2 import GetCapabilitiesResponse
+from drumline.limits import MAX_TRACE_FRAME_BYTES
 from drumline.trace.frames import Header, Kind, pack_state
 from drumline.trace.ring import DEFAULT_BYTES, DEFAULT_FRAMES, Ring
 from drumline.trace.sink import RawFrame, SegmentSink
@@ -76,6 +77,7 @@ class FileRecorder:
         self._executors: dict[int, _Executor] = {}
         self._fault_directory = fault_directory or (directory / "faults" if directory else default_fault_directory())
         self._num_dumps = 0
+        self._can_snapshot = True
         self._ring = Ring(max_frames=ring_frames, max_bytes=ring_bytes)
         self._sink = (
             SegmentSink(directory, header=self._header, segment_bytes=segment_bytes, max_bytes=max_bytes) if directory else None
@@ -162,19 +164,28 @@ class FileRecorder:
 
     def _take_snapshot(self, now_ns: int) -> None:
         rotate = self._sink is not None and self._sink.rotation_due
-        frame: RawFrame | None = None
-        size = 0
-        try:
-            state = pack_state(self._snapshot())
-            executors = [[key, one.address, one.capabilities, list(one.in_flight)] for key, one in self._executors.items()]
-            frame, size = (Kind.SNAPSHOT, now_ns, [state, executors]), len(state)
-        except Exception:
-            # serving must not end because a snapshot cannot be packed; the segment goes on growing without one
-            _log.exception("no snapshot")
+        frame = self._snapshot_frame(now_ns) if self._can_snapshot else None
+        size = len(frame[2][0]) if frame else 0
         self._ring.begin(frame, num_bytes=size)
         if rotate and frame is not None and self._sink is not None:
             self._sink.rotate()
             self._sink.put(frame, num_bytes=size)
+
+    def _snapshot_frame(self, now_ns: int) -> RawFrame | None:
+        """None when it cannot be made, which must not end serving. No segment can begin then, so files end here by name instead of
+        growing for ever; the ring goes on without. Not tried again, since each step would pay for it."""
+        try:
+            state = pack_state(self._snapshot())
+            executors = [[key, one.address, one.capabilities, list(one.in_flight)] for key, one in self._executors.items()]
+            if len(state) > MAX_TRACE_FRAME_BYTES // 2:
+                raise ValueError(f"the snapshot has {len(state)} bytes; the limit is {MAX_TRACE_FRAME_BYTES // 2}")
+        except Exception:
+            _log.exception("no snapshot")
+            self._can_snapshot = False
+            if self._sink is not None:
+                self._sink.stop("no snapshot could be made")
+            return None
+        return (Kind.SNAPSHOT, now_ns, [state, executors])
 
     def _header(self, segment: int) -> Header:
         return Header(

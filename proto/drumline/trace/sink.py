@@ -53,7 +53,7 @@ class SegmentSink:
     @property
     def rotation_due(self) -> bool:
         """The current segment has its size: the next frame should be a snapshot behind `rotate`."""
-        return self._full
+        return self._full and not self.stopped
 
     def put(self, frame: RawFrame, *, num_bytes: int) -> None:
         """Queues a frame of about `num_bytes`."""
@@ -67,7 +67,7 @@ class SegmentSink:
         if waiting > WAKE_BYTES:
             self._wake.set()
         if waiting > MAX_PENDING_BYTES:
-            self._stop("the disk is too slow")
+            self.stop("the disk is too slow")
 
     def rotate(self) -> None:
         """Everything put from now on goes to the next segment."""
@@ -97,13 +97,16 @@ class SegmentSink:
                 if closing and self._writer is not None:
                     self._writer.close("closed", t_ns=self._last_t_ns)
             except (OSError, ValueError) as failure:
-                self._stop(failure.strerror or "I/O error" if isinstance(failure, OSError) else str(failure))
+                self.stop(failure.strerror or "I/O error" if isinstance(failure, OSError) else str(failure))
+        self._pending.clear()
         if self.stopped and self._writer is not None:
             self._writer.abandon()
 
     def _drain(self) -> None:
         batch: list[RawFrame] = []
         for _ in range(len(self._pending)):
+            if self.stopped:
+                return
             item, num_bytes = self._pending.popleft()
             self._taken_bytes += num_bytes
             if isinstance(item, Header):
@@ -131,8 +134,8 @@ class SegmentSink:
         path = self._directory / f"{self._first_number + header.segment:04d}.trace"
         self._writer = SegmentWriter(path, header)
 
-    def _stop(self, reason: str) -> None:
+    def stop(self, reason: str) -> None:
+        """Writes nothing more and says why; what was written stays readable. Idempotent, from any thread."""
         if not self.stopped:
             self.stopped = reason
-            self._pending.clear()
             _log.error("recording stopped: %s; serving goes on", reason)

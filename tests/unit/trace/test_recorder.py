@@ -1,7 +1,10 @@
 """The recorder: off the hot path, rotating at snapshots, with a ring that always replays from its start."""
 
+import os
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,6 +130,46 @@ def test_a_full_disk_stops_the_recording_not_the_server(tmp_path: Path, monkeypa
     recorder.close()
     assert recorder.stopped == "No space left on device"
     steps(recorder, 5)
+
+
+def test_a_slow_disk_stops_the_recording_not_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core's thread gives up while the writer's is in the middle of what has piled up; neither may stumble over the other."""
+    disk = threading.Event()
+    write = os.write
+
+    def slow(*args: Any) -> int:
+        disk.wait(10)
+        return write(*args)
+
+    monkeypatch.setattr("drumline.trace.sink.MAX_PENDING_BYTES", 100_000)
+    recorder = make(tmp_path / "d", tmp_path / "f")
+    monkeypatch.setattr("drumline.trace.writer.os.write", slow)
+    recorder.handshake(1, "a:1", CAPS)
+    recorder._sink._wake.set()
+    while not recorder.stopped:
+        recorder.arrival(1, 0, 0, b"s" * 1000)
+    disk.set()
+    recorder.close()
+    assert recorder.stopped == "the disk is too slow"
+    assert not recorder._sink._pending, "memory is given back"
+
+
+def test_a_snapshot_that_cannot_be_made_ends_the_files_by_name_and_is_not_tried_at_every_step(tmp_path: Path) -> None:
+    num_tries = 0
+
+    def snapshot() -> object:
+        nonlocal num_tries
+        num_tries += 1
+        raise ValueError("too large")
+
+    recorder = make(tmp_path / "d", tmp_path / "f", ring_frames=100)
+    recorder._snapshot = snapshot
+    recorder.handshake(1, "a:1", CAPS)
+    steps(recorder, 500)
+    recorder.close()
+    assert (recorder.stopped, num_tries) == ("no snapshot could be made", 1)
+    (recording,) = open_recordings([recorder.dump("x") or tmp_path])
+    assert 50 <= len(list(recording)) <= 210, "the ring goes on"
 
 
 def test_a_later_session_goes_on_behind_the_files_of_an_earlier_one(tmp_path: Path) -> None:
