@@ -69,38 +69,3 @@ class Recorder(Protocol):
     def close(self) -> None:
         """Finishes the recording. Idempotent."""
         ...
-
-
-class NullRecorder:
-    """Records nothing."""
-
-    def handshake(self, executor_id: int, address: str, wire: bytes) -> None:
-        """See `Recorder`."""
-
-    def arrival(self, first_key: int, arrival_ns: int, default_timeout_ms: int, wire: bytes) -> None:
-        """See `Recorder`."""
-
-    def abort(self, keys: Sequence[int]) -> None:
-        """See `Recorder`."""
-
-    def tick(self, executor_id: int, now_ns: int) -> None:
-        """See `Recorder`."""
-
-    def result(self, executor_id: int, wire: bytes) -> None:
-        """See `Recorder`."""
-
-    def drain(self, executor_id: int) -> None:
-        """See `Recorder`."""
-
-    def lost(self, executor_id: int, reason: str) -> None:
-        """See `Recorder`."""
-
-    def plan(self, executor_id: int, wire: bytes) -> None:
-        """See `Recorder`."""
-
-    def dump(self, reason: str) -> Path | None:
-        """See `Recorder`."""
-        return None
-
-    def close(self) -> None:
-        """See `Recorder`."""

@@ -3,7 +3,7 @@
 import contextlib
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -34,7 +34,8 @@ def child_executor(caps: GetCapabilitiesResponse, *, extra: Sequence[str] = ()) 
 
     Raises Unavailable when it does not come up.
     """
-    command = [sys.executable, "-m", "executor_svc", "--host", "127.0.0.1", "--port", "0", *flags_for(caps), *extra]
+    # -P: as in `serve`, a folder named executor_svc where the user happens to stand is not our executor
+    command = [sys.executable, "-P", "-m", "executor_svc", "--host", "127.0.0.1", "--port", "0", *flags_for(caps), *extra]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         yield _target(process)
@@ -50,11 +51,14 @@ def child_executor(caps: GetCapabilitiesResponse, *, extra: Sequence[str] = ()) 
 
 
 def _target(process: "subprocess.Popen[str]") -> str:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and process.stdout is not None:
-        words = process.stdout.readline().split()
-        if words[:2] == ["READY", "executor"]:
-            return words[2]
-        if not words and process.poll() is not None:
-            break
-    raise Unavailable(f"the executor to replay on did not start (exit status {process.poll()}); its log is above")
+    # a read has no timeout: ending a silent child is what ends it
+    timer = threading.Timer(START_TIMEOUT_S, process.kill)
+    timer.start()
+    try:
+        for line in process.stdout or ():
+            words = line.split()
+            if words[:2] == ["READY", "executor"]:
+                return words[2]
+        raise Unavailable(f"the executor to replay on did not start (exit status {process.wait()}); its log is above")
+    finally:
+        timer.cancel()
