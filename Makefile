@@ -28,6 +28,9 @@ serve: $(SERVE)  ## set up and serve SmolLM2-135M-Instruct on http://127.0.0.1:8
 	$(BIN)/drumline serve $(ARGS)
 
 test: $(STAMP) check  ## set up, run every check and test
+	@# Compiles the kernels once (about a minute on a new machine, cached after that) instead of in two workers at the same time.
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -c "from executor_svc.backends.cpu import CpuBackend; from executor_svc.config import ExecutorSettings; \
+	  CpuBackend(ExecutorSettings()).close()"
 	$(BIN)/pytest -n 2 --dist loadscope -q $(ARGS)
 
 check: $(STAMP)  ## lint, types, import contracts, proto lint and breaking, stub drift
