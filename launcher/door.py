@@ -23,7 +23,7 @@ class Door:
     def open(self, argv: list[str]) -> int:
         """The exit status."""
         try:
-            self._app(args=argv)
+            self._app(args=argv, prog_name=self._app.info.name)
         except SystemExit as end:
             return end.code if isinstance(end.code, int) else 1
         except DrumlineError as error:

@@ -45,7 +45,9 @@ def show(
 
 
 @app.command()
-def explain(request: Annotated[str, typer.Argument(help="Request id, or key.")], paths: Paths) -> None:
+def explain(
+    request: Annotated[str, typer.Argument(help="Request id (the answer's x-request-id header), or key.")], paths: Paths
+) -> None:
     """Say for one request of each step whether it ran, and if not, why not."""
     console = wide_console()
     for recording in open_recordings(paths):

@@ -34,7 +34,10 @@ def explain(recording: Recording, request: str) -> list[tuple[Life, list[Line]]]
     for frame in recording:
         story.take(frame.kind, frame.payload, story.auditor.frame(frame))
     if not story.lines:
-        raise NotFound(f"no request {request!r} in this recording")
+        raise NotFound(
+            f"no request {request!r} in this recording; its name is the x-request-id header of the answer, "
+            "which `drumline trace show --step N` lists too"
+        )
     return [(story.auditor.books.lives[key], lines) for key, lines in story.lines.items()]
 
 

@@ -163,7 +163,8 @@ def test_trace_tells_what_happened(recording: Path, tmp_path: Path, capsys: pyte
     assert status == 0
     assert "withdrawn" in out
     assert "ended" in out
-    assert run(trace.main, capsys, "explain", "nobody", recording)[0] == 2
+    assert trace.main(["explain", "nobody", str(recording)]) == 2
+    assert "x-request-id" in capsys.readouterr().err
     status, out = run(trace.main, capsys, "export", recording, "--perfetto", tmp_path / "t.json")
     assert status == 0
     import json
