@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
         backend = make_backend(told)
         return asyncio.run(_serve(backend, told))
     except DrumlineError as error:
-        logging.getLogger(__name__).error("%s: %s", error.code, error.message)
+        logging.getLogger(__name__).error("%s", error.message)
         return 1
 
 

@@ -110,6 +110,7 @@ class CpuBackend:
     def _warm_up(self, cache: KvCache) -> None:
         """Compiles the kernels, or loads them from their cache, for one token and for many; one layer is enough for that."""
         started_s = time.monotonic()
+        log.info("preparing the kernels: the first start of a release compiles them, which may take minutes")
         set_num_threads(self._num_threads)
         most = min(self._info.max_num_batched_tokens, self._info.num_blocks * BLOCK_SIZE, self._max_model_len)
         with torch.inference_mode():
