@@ -24,7 +24,7 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 
 
 class ExecutorSettings(ServiceSettings):
-    """Everything that one executor process can be told. Frozen; an unknown key is an error."""
+    """Everything that one executor process can be told."""
 
     host: str = Field(default="127.0.0.1", description="Address that the scheduler dials; loopback unless told otherwise.")
     port: int = Field(default=7101, ge=0, le=65535, description="Port that the scheduler dials; 0 = any free one.")

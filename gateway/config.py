@@ -10,7 +10,7 @@ from drumline.settings import ServiceSettings
 
 
 class GatewaySettings(ServiceSettings):
-    """Everything that one gateway process can be told. Frozen; an unknown key is an error."""
+    """Everything that one gateway process can be told."""
 
     host: str = Field(default="127.0.0.1", description="Address that clients dial; loopback unless told otherwise.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port that clients dial; 0 = any free one.")

@@ -51,7 +51,7 @@ def _problem(problem: Any) -> tuple[str | None, str]:
         return name or None, f"{name or 'the body'} is required"
     if not name:
         return None, "the body must be a JSON object, sent as application/json"
-    return name, f"{name}: {problem['msg']}"
+    return name, f"{name}: {problem['msg'].removeprefix('Value error, ')}"
 
 
 def _shown(part: object) -> str:

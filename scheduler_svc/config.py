@@ -10,7 +10,7 @@ from drumline.settings import ServiceSettings
 
 
 class SchedulerSettings(ServiceSettings):
-    """Everything that one scheduler process can be told. Frozen; an unknown key is an error."""
+    """Everything that one scheduler process can be told."""
 
     host: str = Field(default="127.0.0.1", description="Address that gateways dial; loopback unless told otherwise.")
     port: int = Field(default=7001, ge=0, le=65535, description="Port that gateways dial; 0 = any free one.")
