@@ -120,10 +120,10 @@ async def _write(session: GatewaySession, context: Any) -> None:
 
 
 def _fill_in_seeds(submit: pb.Submit) -> None:
-    """A seed of 0 is an unseeded sequence; it gets one here, before it is recorded, so that it can be resumed and replayed."""
+    """An unseeded sequence gets a seed here, before it is recorded, so that it can be resumed and replayed."""
     for sequence in submit.sequences:
-        if not sequence.sampling.seed:
-            sequence.sampling.seed = secrets.randbits(64) or 1
+        if not sequence.sampling.HasField("seed"):
+            sequence.sampling.seed = secrets.randbits(64)
 
 
 def status_of(view: View) -> pb.GetStatusResponse:

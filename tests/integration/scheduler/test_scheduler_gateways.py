@@ -106,6 +106,20 @@ async def test_b055_thousand_aborts_at_random_moments_leave_exact_books() -> Non
         assert gateway.tokens[last] == expected_tokens([1, 2], 1, 5)
 
 
+async def test_b045_every_seed_is_kept_and_only_an_absent_one_is_made_up() -> None:
+    async with ScriptedExecutor() as executor, house(executor) as process, RawGateway(address_of(process)) as gateway:
+        for seed in (0, 1, 2**63, 2**64 - 1):
+            (handle,) = await gateway.submit(sequence([3], max_tokens=5, seed=seed))
+            await gateway.done(handle)
+            assert gateway.tokens[handle] == expected_tokens([3], seed, 5), seed
+        unseeded = sequence([3], max_tokens=5)
+        unseeded.sampling.ClearField("seed")
+        first, second = await gateway.submit(unseeded, pb.SequenceRequest.FromString(unseeded.SerializeToString()))
+        await gateway.done(first)
+        await gateway.done(second)
+        assert gateway.tokens[first] != gateway.tokens[second]
+
+
 BAD = [
     ("prompt", sequence([])),
     ("prompt", sequence([VOCAB_SIZE])),

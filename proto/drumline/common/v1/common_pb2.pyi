@@ -119,7 +119,9 @@ class SamplingParams(_message.Message):
     frequency_penalty: _builtins.float
     """Subtracted per occurrence in the output. Default 0."""
     seed: _builtins.int
-    """Keys the Gumbel noise together with output position and token id. Always set: an unseeded request gets one at admission."""
+    """Keys the Gumbel noise together with output position and token id; 0 is a seed like any other. Absent only in a Submit: an
+    unseeded sequence gets one at admission.
+    """
     max_tokens: _builtins.int
     """Most tokens to emit over the whole life of the sequence, moves and preemptions included. 0 is legal with `prompt_logprobs`."""
     min_tokens: _builtins.int
@@ -156,7 +158,7 @@ class SamplingParams(_message.Message):
         frequency_penalty: _builtins.float = ...,
         logit_bias_ids: _abc.Iterable[_builtins.int] | None = ...,
         logit_bias_values: _abc.Iterable[_builtins.float] | None = ...,
-        seed: _builtins.int = ...,
+        seed: _builtins.int | None = ...,
         max_tokens: _builtins.int = ...,
         min_tokens: _builtins.int = ...,
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
@@ -165,11 +167,13 @@ class SamplingParams(_message.Message):
         top_logprobs: _builtins.int = ...,
         prompt_logprobs: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "logit_bias_ids", b"logit_bias_ids", "logit_bias_values", b"logit_bias_values", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "logit_bias_ids", b"logit_bias_ids", "logit_bias_values", b"logit_bias_values", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___SamplingParams: _TypeAlias = SamplingParams  # noqa: Y015
 
