@@ -1,5 +1,6 @@
 """`python -m gateway`: one gateway process. Prints `READY gateway host:port` once it answers; SIGTERM drains and exits with 0."""
 
+import gc
 import sys
 
 import uvloop
@@ -19,6 +20,9 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"gateway: {error}", file=sys.stderr)  # noqa: T201
         return 1
+    # What was built by now lives as long as the process. Looked through again and again, it doubles the time of a large body.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     uvloop.run(_serve(server, config))
     return 0
 

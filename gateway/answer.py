@@ -13,7 +13,7 @@ from gateway.envelope import Envelope
 from gateway.generation import Generation
 from gateway.model import ServedModel
 from gateway.sse import EventStream
-from gateway.state import gateway_of
+from gateway.state import Gateway, gateway_of
 from gateway.validation import Plan
 
 
@@ -50,7 +50,8 @@ async def answer(
             events = _events(generation, writer, envelope)
             first = await anext(events)
             return EventStream(first, events, generation=generation)
-        body = await _whole(generation, writer, envelope)
+        await _collect(generation, writer)
+        body = await _written(generation, writer, envelope, gateway)
     except BaseException:
         generation.close()
         raise
@@ -74,8 +75,15 @@ async def _events(generation: Generation, writer: Writer, envelope: Envelope) ->
         yield envelope.usage_chunk(generation.usage())
 
 
-async def _whole(generation: Generation, writer: Writer, envelope: Envelope) -> bytes:
+async def _collect(generation: Generation, writer: Writer) -> None:
     async for updates in generation.updates():
         for choice, piece in updates:
             writer.collect(choice, piece)
-    return envelope.whole(writer.choices(generation), generation.usage())
+
+
+async def _written(generation: Generation, writer: Writer, envelope: Envelope, gateway: Gateway) -> bytes:
+    def whole() -> bytes:
+        return envelope.whole(writer.choices(generation), generation.usage())
+
+    # Log-probabilities of long answers are megabytes, seconds of work; nothing else is worth the way to a thread.
+    return await gateway.in_thread(whole) if generation.plan.sampling[0].logprobs else whole()

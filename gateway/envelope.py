@@ -34,5 +34,7 @@ class Envelope:
         return event(self._chunk_fields | {"choices": [], "usage": usage})
 
     def whole(self, choices: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]) -> bytes:
-        """The whole answer of a request that does not stream."""
-        return json.dumps(self._fields | {"choices": choices, "usage": usage}).encode("ascii")
+        """The whole answer of a request that does not stream. Choices are encoded one by one: the encoder lets nobody else run."""
+        head = json.dumps(self._fields)[:-1]
+        each = ", ".join([json.dumps(choice) for choice in choices])
+        return f'{head}, "choices": [{each}], "usage": {json.dumps(usage)}}}'.encode("ascii")

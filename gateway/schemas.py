@@ -6,8 +6,10 @@ Types are strict (a bool is no number, a number no string). A field that may be 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
 
 from drumline import limits
+from drumline.errors import InvalidRequest
 from gateway.fields import IGNORED, NEVER, NOT_YET, without_inert
 
 _TOKEN_IDS: dict[str, object] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
@@ -31,10 +33,30 @@ def _schema_of(model: type[BaseModel], schema: dict[str, Any]) -> None:
     schema["description"] = f"Ignored: {ignored}. Refused by name: {refused}. Any other unknown field is an error."
 
 
+def _at_most(num: int) -> BeforeValidator:
+    """Refuses a longer list or object unread. Pydantic would first collect an error for each wrong entry: a minute for one body."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list | dict) and len(value) > num:
+            raise PydanticCustomError(
+                "too_long", "must have at most {most} entries, got {given}", {"most": num, "given": len(value)}
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
 class Body(BaseModel):
     """Base of all bodies: strict types, unknown fields are errors."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, body: Any) -> Any:
+        if isinstance(body, dict) and len(body) > limits.MAX_BODY_FIELDS:
+            raise InvalidRequest(f"an object of the body has {len(body)} fields; it may have {limits.MAX_BODY_FIELDS}")
+        return body
 
 
 class GenerationBody(Body):
@@ -55,11 +77,13 @@ class GenerationBody(Body):
     )
     presence_penalty: float | None = Field(default=None, ge=-limits.MAX_PENALTY_ABS, le=limits.MAX_PENALTY_ABS)
     frequency_penalty: float | None = Field(default=None, ge=-limits.MAX_PENALTY_ABS, le=limits.MAX_PENALTY_ABS)
-    logit_bias: dict[str, float] | None = Field(default=None, description="Token id -> shift of its logit, -100..100.")
+    logit_bias: Annotated[dict[str, float] | None, _at_most(limits.MAX_LOGIT_BIAS)] = Field(
+        default=None, description="Token id -> shift of its logit, -100..100."
+    )
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1, description="Equal seeds give equal text.")
     stop: Annotated[Any, WithJsonSchema(_STOP_SCHEMA)] = Field(default=None, description="Text that ends the answer, not shown.")
     include_stop_str_in_output: bool | None = Field(default=None, description="Show the stop string after all.")
-    stop_token_ids: list[int] | None = Field(
+    stop_token_ids: Annotated[list[int] | None, _at_most(limits.MAX_STOP_TOKEN_IDS)] = Field(
         default=None, max_length=limits.MAX_STOP_TOKEN_IDS, description="Tokens that end the answer, beside the model's own."
     )
     min_tokens: int | None = Field(default=None, ge=0, le=2**31 - 1, description="No stop of any kind before this many tokens.")
@@ -130,7 +154,9 @@ class ChatMessage(Body):
 class ChatBody(GenerationBody):
     """Body of /v1/chat/completions."""
 
-    messages: list[ChatMessage] = Field(min_length=1, max_length=limits.MAX_MESSAGES)
+    messages: Annotated[list[ChatMessage], _at_most(limits.MAX_MESSAGES)] = Field(
+        min_length=1, max_length=limits.MAX_MESSAGES, fail_fast=True
+    )
     max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Default: up to the end of the context.")
     max_completion_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Newer name of max_tokens.")
     logprobs: bool | None = Field(default=None, description="Report log-probabilities.")
@@ -142,8 +168,10 @@ class TokenizeBody(Body):
     """Body of /tokenize: a prompt or messages."""
 
     model: str | None = None
-    prompt: str | None = None
-    messages: list[ChatMessage] | None = Field(default=None, min_length=1, max_length=limits.MAX_MESSAGES)
+    prompt: str | None = Field(default=None, max_length=limits.MAX_TOKENIZE_CHARS)
+    messages: Annotated[list[ChatMessage] | None, _at_most(limits.MAX_MESSAGES)] = Field(
+        default=None, min_length=1, max_length=limits.MAX_MESSAGES, fail_fast=True
+    )
     add_special_tokens: bool = Field(default=True, description="Put the model's BOS token in front of a prompt, if it wants one.")
     add_generation_prompt: bool = Field(default=True, description="Open the assistant's turn after messages.")
     return_token_strs: bool | None = Field(default=None, description="Return each token's text too.")
@@ -153,4 +181,6 @@ class DetokenizeBody(Body):
     """Body of /detokenize."""
 
     model: str | None = None
-    tokens: list[int] = Field(max_length=limits.MAX_BODY_BYTES // 2)
+    tokens: Annotated[list[int], _at_most(limits.MAX_DETOKENIZE_TOKENS)] = Field(
+        max_length=limits.MAX_DETOKENIZE_TOKENS, fail_fast=True
+    )

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
+from typing import TypeVar, cast
 
 from starlette.requests import HTTPConnection
 
@@ -18,6 +19,7 @@ from gateway.sequences import ModelInfo, SequenceSpec
 from gateway.stops import StopMatcher
 from gateway.validation import Plan, choice_sampling
 
+T = TypeVar("T")
 _GRACE_S = 2.0
 """The scheduler ends a late sequence itself; the gateway's own deadline is for a scheduler that does not answer."""
 
@@ -30,6 +32,8 @@ class Gateway:
         self.draining = False
         self._model: ServedModel | None = None
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
+        self.one_long_text = asyncio.Semaphore(1)
+        """Held by what only counts tokens, so that it never takes both threads."""
         self._live: set[Generation] = set()
         self._num_entering = 0
         """Requests between their submission and its answer: a drain waits for them too."""
@@ -60,6 +64,10 @@ class Gateway:
                 await self._idle.wait()
         for generation in list(self._live):
             generation.fail(Draining("the server is shutting down"))
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """`work` beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def is_ready(self) -> bool:
         """Whether a new request would be served now."""

@@ -13,6 +13,11 @@ STREAM_BUFFER_BYTES: Final = 256 * 1024
 SLOW_CLIENT_TIMEOUT_S: Final = 60.0
 """A client that reads nothing for this long is cut."""
 
+MAX_BODY_FIELDS: Final = 128
+"""Of one object in a body, whatever they are called: every unknown field is an error of its own, and errors cost time."""
+MAX_TOKENIZE_CHARS: Final = 512 * 1024
+MAX_DETOKENIZE_TOKENS: Final = 128 * 1024
+
 # Requests
 MAX_CHOICES: Final = 8
 MAX_PROMPTS: Final = 64

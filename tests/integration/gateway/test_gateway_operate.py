@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 
 import httpx
 import pytest
@@ -9,6 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tokenizers import Tokenizer
 
 from gateway.answers import Status
+from gateway.envelope import Envelope
+from gateway.tokenizer import ModelTokenizer
 from tests.support.gateway_house import House, gateway_house
 from tests.support.scripted_scheduler import Script
 
@@ -166,3 +169,27 @@ async def test_docs_need_no_content_network(house: House) -> None:
     assert "HTTPValidationError" not in document["components"]["schemas"]
     assert not [path for path, ops in document["paths"].items() for op in ops.values() if "422" in op["responses"]]
     assert "Ignored: metadata" in document["components"]["schemas"]["ChatBody"]["description"]
+
+
+async def test_b058_long_work_for_one_client_is_done_beside_the_event_loop(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of a whole answer, and long texts that are only counted: seconds in which no other stream would move."""
+    threads: list[tuple[str, bool]] = []
+
+    def seen(owner: type, name: str) -> None:
+        real = getattr(owner, name)
+
+        def watched(*args: object, **kwargs: object) -> object:
+            threads.append((name, threading.current_thread() is threading.main_thread()))
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    seen(Envelope, "whole")
+    seen(ModelTokenizer, "decode")
+    seen(ModelTokenizer, "token_text")
+    house.scheduler.say("fine")
+    assert (await house.http.post(C, json={"prompt": "x", "logprobs": 5})).json()["choices"][0]["logprobs"]["tokens"]
+    assert (await house.http.post("/tokenize", json={"prompt": "x", "return_token_strs": True})).json()["count"] == 1
+    assert (await house.http.post("/detokenize", json={"tokens": [5]})).status_code == 200
+    assert {name for name, _ in threads} == {"whole", "decode", "token_text"}
+    assert not [name for name, in_loop in threads if in_loop]

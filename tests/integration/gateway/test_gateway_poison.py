@@ -104,6 +104,14 @@ POISON: dict[str, tuple[str, object, str | None]] = {
     "null_prompt": (C, {"prompt": None}, "prompt"),
     "object_prompt": (C, {"prompt": {"a": 1}}, "prompt"),
     "tokenize_both": ("/tokenize", {"prompt": "a", "messages": USER}, "prompt"),
+    "tokenize_long": ("/tokenize", {"prompt": "a " * 300_000}, "prompt"),
+    "detokenize_long": ("/detokenize", {"tokens": [5] * 200_000}, "tokens"),
+    "detokenize_wrong_everywhere": ("/detokenize", {"tokens": [""] * 1_000_000}, "tokens"),
+    "b042_wide_stop_ids": (C, {"prompt": "a", "stop_token_ids": [[]] * 300_000}, "stop_token_ids"),
+    "b041_wide_bias": (C, {"prompt": "a", "logit_bias": {str(i): "" for i in range(250_000)}}, "logit_bias"),
+    "wide_body": (C, {"prompt": "a", **{str(i): 1 for i in range(250_000)}}, None),
+    "wide_message": (H, {"messages": [{"role": "user", "content": "a", **{str(i): 1 for i in range(250_000)}}]}, None),
+    "wrong_messages": (H, {"messages": [{str(i): 1 for i in range(100)}] * 2000}, "messages.0.role"),
     "detokenize_gap": ("/detokenize", {"tokens": [10**9]}, "tokens"),
 }
 LEAKS = ("Traceback", "/usr/lib/", "site-packages", ".py", "127.0.0.1", "object at")

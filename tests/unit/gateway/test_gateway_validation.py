@@ -14,7 +14,7 @@ from drumline.errors import ContextLengthExceeded, InvalidRequest
 from gateway.config import GatewaySettings
 from gateway.fields import IGNORED, NEVER, NOT_YET, without_inert
 from gateway.model import ServedModel
-from gateway.schemas import ChatBody, CompletionBody
+from gateway.schemas import Body, ChatBody, ChatMessage, CompletionBody, DetokenizeBody, GenerationBody, StreamOptions, TokenizeBody
 from gateway.sequences import ModelInfo
 from gateway.validation import choice_sampling, parse_prompts, parse_stops, plan_chat, plan_completion
 from tests.support.scripted_scheduler import TEMPLATE, small_tokenizer
@@ -99,6 +99,30 @@ async def test_both_names_of_max_tokens(model: ServedModel) -> None:
 async def test_choice_seeds_count_up_and_wrap(model: ServedModel) -> None:
     plan = await plan_completion(CompletionBody.model_validate({"prompt": "hi", "seed": -1, "n": 2}), model)
     assert [choice_sampling(plan.sampling[0], i).seed for i in range(3)] == [2**64 - 1, 0, 1]
+
+
+BODIES = (ChatBody, ChatMessage, CompletionBody, DetokenizeBody, StreamOptions, TokenizeBody)
+
+
+def test_bodies_are_all_there() -> None:
+    assert {*Body.__subclasses__(), *GenerationBody.__subclasses__()} == {*BODIES, GenerationBody}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_b042_b095_no_body_of_any_width_has_more_than_a_few_errors(body: type[Body]) -> None:
+    """Whatever is wide and wrong, all over or in one entry: an error for each entry held the event loop for a minute."""
+    many = 20_000
+    wide: list[Any] = [[""] * many, [{}] * many, [None] * many, {str(i): "" for i in range(many)}]
+    wide += [[wide[-1]], [[""] * many], [{str(i): "" for i in range(100)}] * 2000]
+    for value in ({str(i): 1 for i in range(many)}, *({name: one} for name in body.model_fields for one in wide)):
+        num_errors = 0
+        try:
+            body.model_validate(value)
+        except ValidationError as error:
+            num_errors = error.error_count()
+        except InvalidRequest:
+            num_errors = 1
+        assert num_errors <= 200, list(value)[:1]
 
 
 async def test_tokens_of_all_sequences_together_are_bounded() -> None:
