@@ -17,7 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     startup.exit_on_signals()
     try:
         server = HttpServer(config)
-    except OSError as error:
+    except (OSError, settings.SettingsError) as error:
         print(f"gateway: {error}", file=sys.stderr)  # noqa: T201
         return 1
     # What was built by now lives as long as the process. Looked through again and again, it doubles the time of a large body.

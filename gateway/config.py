@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from drumline.limits import MAX_TIMEOUT_MS
-from drumline.settings import ServiceSettings
+from drumline.settings import ServiceSettings, SettingsError
 
 
 class GatewaySettings(ServiceSettings):
@@ -36,6 +36,21 @@ class GatewaySettings(ServiceSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severe messages logged.")
 
     def keys(self) -> tuple[str, ...]:
-        """All API keys, from flags and file. Raises OSError when the file cannot be read."""
-        lines = self.api_key_file.read_text("utf-8").splitlines() if self.api_key_file else []
-        return tuple(key for key in (*self.api_key, *(line.split("#")[0].strip() for line in lines)) if key)
+        """All API keys, from flags and file. Raises SettingsError for an unreadable file and when keys were meant but none is
+        there: no keys lets everybody in, which nobody who names a file or a key has asked for."""
+        keys = [*self.api_key, *(_keys_of(self.api_key_file) if self.api_key_file else ())]
+        if not all(key.strip() for key in keys):
+            raise SettingsError("an API key is empty")
+        return tuple(keys)
+
+
+def _keys_of(path: Path) -> list[str]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise SettingsError(f"--api-key-file {path}: {why}") from None
+    keys = [key for key in (line.split("#")[0].strip() for line in lines) if key]
+    if not keys:
+        raise SettingsError(f"--api-key-file {path}: holds no key")
+    return keys

@@ -27,7 +27,7 @@ from gateway.state import Gateway
 
 
 def create_app(settings: GatewaySettings) -> tuple[ASGIApp, Gateway]:
-    """The application and the state behind it. Its lifespan dials the scheduler. Raises OSError for an unreadable key file."""
+    """The application and the state behind it. Its lifespan dials the scheduler. Raises SettingsError for a file without keys."""
     gateway = Gateway(settings)
     routes = _routes(gateway)
     app: ASGIApp = BodyLimits(routes, timeout_s=settings.body_timeout_s)

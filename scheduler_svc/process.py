@@ -61,15 +61,18 @@ class SchedulerProcess:
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         limits, clock, epoch = limits_of(settings), clock or MonotonicClock(), epoch or time.time_ns()
         self.core = Scheduler(limits)
-        self.recorder = make_recorder(
-            session_epoch=epoch,
-            snapshot=self.core.snapshot,
-            settings={"limits": dataclasses.asdict(limits)},
-            directory=settings.record,
-            segment_bytes=settings.record_segment_bytes,
-            max_bytes=settings.record_max_bytes,
-            clock=clock.now_ns,
-        )
+        try:
+            self.recorder = make_recorder(
+                session_epoch=epoch,
+                snapshot=self.core.snapshot,
+                settings={"limits": dataclasses.asdict(limits)},
+                directory=settings.record,
+                segment_bytes=settings.record_segment_bytes,
+                max_bytes=settings.record_max_bytes,
+                clock=clock.now_ns,
+            )
+        except OSError as error:
+            raise Unavailable(f"--record {settings.record}: {error.strerror}") from None
         fleet = Fleet(epoch=epoch)
         self.engine = Engine(
             self.core,

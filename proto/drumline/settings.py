@@ -194,7 +194,9 @@ class _Environment(EnvSettingsSource):
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         if isinstance(value, str) and not value.lstrip().startswith(("[", "{")):
-            return [item.strip() for item in value.split(",") if item.strip()]
+            if not (items := [item.strip() for item in value.split(",") if item.strip()]):
+                raise SettingsError(f"{field_name}: set, but nothing is in it")
+            return items
         try:
             return super().decode_complex_value(field_name, field, value)
         except json.JSONDecodeError:
@@ -223,7 +225,9 @@ def _from_file(path: Path, *, section: str, known: Mapping[str, object]) -> dict
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"--config {path}: not TOML: {error}") from None
     for table, content in document.items():
-        if table not in SECTIONS or not isinstance(content, dict):
+        if table in SECTIONS and not isinstance(content, dict):
+            raise SettingsError(f"{path}: {table} is a value; it must be a table, [{table}]")
+        if table not in SECTIONS:
             raise SettingsError(f"{path}: unknown table [{table}]{nearest(table, SECTIONS)}")
     values: dict[str, Any] = document.get(section, {})
     for key in values:

@@ -147,6 +147,18 @@ async def test_wrong_executor_address_ends_with_a_name_and_status() -> None:
     assert b"executor 'nowhere' must be host:port" in said
 
 
+async def test_a_folder_that_cannot_be_recorded_into_ends_with_a_name_and_status(tmp_path: Path) -> None:
+    folder = tmp_path / "a-file"
+    folder.write_bytes(b"")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "scheduler_svc", "--port", "0", "--record", str(folder), stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 1
+    assert f"--record {folder}: ".encode() in said
+    assert b"Traceback" not in said
+
+
 async def test_taken_port_ends_with_a_name_and_status() -> None:
     taken = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = str(taken.sockets[0].getsockname()[1])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from drumline.errors import ContextLengthExceeded, InvalidRequest
+from drumline.settings import SettingsError
 from gateway.config import GatewaySettings
 from gateway.fields import IGNORED, NEVER, NOT_YET, without_inert
 from gateway.model import ServedModel
@@ -150,3 +151,20 @@ def test_b102_keys_come_from_flags_and_file_and_are_not_shown(tmp_path) -> None:
     settings = GatewaySettings(api_key=("sk-c",), api_key_file=path)
     assert settings.keys() == ("sk-c", "sk-a", "sk-b")
     assert "sk-c" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [(b"# nobody yet\n\n", "holds no key"), (b"", "holds no key"), (b"\xff\xfe", "not UTF-8"), (None, "No such")]
+)
+def test_b102_a_key_file_without_keys_lets_nobody_in(tmp_path, text: bytes | None, why: str) -> None:
+    path = tmp_path / "keys"
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(SettingsError, match=why):
+        GatewaySettings(api_key_file=path).keys()
+
+
+@pytest.mark.parametrize("keys", [("",), (" ",), ("sk-a", "")])
+def test_b102_an_empty_key_is_no_key(keys: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError, match="empty"):
+        GatewaySettings(api_key=keys).keys()

@@ -81,6 +81,7 @@ def test_a_switch_has_a_negative(argv: str, value: object) -> None:
         ("", {"DRUMLINE_SHEDULER_PORT": "1"}, r"DRUMLINE_SHEDULER_PORT; did you mean DRUMLINE_SCHEDULER_PORT\?"),
         ("", {"DRUMLINE_SCHEDULER_PORT": "x"}, "DRUMLINE_SCHEDULER_PORT: .*integer"),
         ("", {"DRUMLINE_SCHEDULER_EXECUTOR": "[broken"}, "executor: neither a,b,c nor JSON"),
+        ("", {"DRUMLINE_SCHEDULER_EXECUTOR": " , "}, "executor: set, but nothing is in it"),
     ],
 )
 def test_what_is_wrong_is_named_as_its_source_spells_it(argv: str, environ: dict[str, str], message: str) -> None:
@@ -94,6 +95,7 @@ def test_what_is_wrong_is_named_as_its_source_spells_it(argv: str, environ: dict
         ("[scheduler]\nprot = 1", r"unknown key prot in \[scheduler\]; did you mean port\?"),
         ("[sheduler]\nport = 1", r"unknown table \[sheduler\]; did you mean scheduler\?"),
         ("port = 1", r"unknown table \[port\]"),
+        ("scheduler = 3", r"scheduler is a value; it must be a table, \[scheduler\]"),
         ("[scheduler]\nport = 'x'", r"\[scheduler\] port: .*integer"),
         ("[scheduler", "not TOML"),
     ],
