@@ -29,9 +29,11 @@ class Fragile(FakeBackend):
         super().__init__(FakeOptions(max_model_len=64, max_num_seqs=4, num_blocks=16))
         self.gate = threading.Event()
         self.gate.set()
+        self.entered = threading.Event()
         self.closed = self.resets = 0
 
     def forward(self, batch: Batch) -> Sampled:
+        self.entered.set()
         assert self.gate.wait(10)
         if self.fault:
             raise self.fault
@@ -145,6 +147,7 @@ def test_queued_plans_of_a_closed_session_are_dropped_and_the_cache_is_reset_for
     bench.backend.gate.clear()
     for slot in range(3):
         bench.submit(**one(slot))
+    assert bench.backend.entered.wait(10)
     bench.work.close()
     following = bench.new_work()
     bench.submit(following, **one(0))
