@@ -31,7 +31,7 @@ test: $(STAMP) check  ## set up, run every check and test
 	@# Compiles the kernels once (about a minute on a new machine, cached after that) instead of in two workers at the same time.
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -c "from executor_svc.backends.cpu import CpuBackend; from executor_svc.config import ExecutorSettings; \
 	  CpuBackend(ExecutorSettings()).close()"
-	$(BIN)/pytest -n 2 --dist loadscope -q $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -q $(ARGS)
 
 check: $(STAMP)  ## lint, types, import contracts, proto lint and breaking, stub drift
 	$(BIN)/ruff check .

@@ -15,8 +15,8 @@ from drumline.scheduler.v1.scheduler_pb2_grpc import SchedulerStub
 from drumline.version import PROTOCOL_VERSION
 
 
-def sequence(prompt, *, max_tokens: int = 8, seed: int = 7, **more) -> pb.SequenceRequest:
-    """A request; `more` goes to SamplingParams or SequenceRequest, whichever knows the name."""
+def sequence(prompt, *, max_tokens: int = 8, seed: int | None = 7, **more) -> pb.SequenceRequest:
+    """A request, unseeded with seed None; `more` goes to SamplingParams or SequenceRequest, whichever knows the name."""
     own = {key: more.pop(key) for key in ("tenant", "cache_salt", "timeout_ms", "request_id") if key in more}
     sampling = common_pb2.SamplingParams(max_tokens=max_tokens, seed=seed, **more)
     return pb.SequenceRequest(prompt_token_ids=prompt, sampling=sampling, **own)

@@ -167,7 +167,7 @@ async def test_row_error_ends_that_row_alone() -> None:
 
 async def test_every_input_is_recorded_in_the_order_it_was_applied() -> None:
     async with ScriptedExecutor() as executor, house(executor) as process, RawGateway(address_of(process)) as gateway:
-        (handle,) = await gateway.submit(sequence([1], max_tokens=3, seed=0))
+        (handle,) = await gateway.submit(sequence([1], max_tokens=3, seed=None))
         await gateway.done(handle)
         await idle(process)
         frames = process.recorder.frames
@@ -177,5 +177,5 @@ async def test_every_input_is_recorded_in_the_order_it_was_applied() -> None:
         assert len(plans) == len(executor.plans)
         assert [frame[2] for frame in frames if frame[0] == "PLAN"] == [plan.SerializeToString() for plan in executor.plans]
         arrival = next(frame for frame in frames if frame[0] == "ARRIVAL")
-        assert executor.plans[0].new_sequences[0].sampling.seed != 0
+        assert executor.plans[0].new_sequences[0].sampling.HasField("seed")
         assert executor.plans[0].new_sequences[0].sampling.SerializeToString() in arrival[4]
