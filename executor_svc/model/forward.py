@@ -1,4 +1,4 @@
-"""One forward pass over a ragged batch: embedding, layers, paged cache. Sampling and the head's rows are the caller's.
+"""One forward pass over a ragged batch: embedding, layers, cache. Sampling and the head's rows are the caller's.
 
 Legend: T fed tokens, M = T rounded up to the row counts of `linear.py`, D head size. Rows T.. are zero padding:
 their results are finite and never read.
@@ -8,15 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor_svc.model.cache import KvCache
+from executor_svc.model.cache import KvAccess, KvLayout, Rotation
 from executor_svc.model.config import ModelConfig
 from executor_svc.model.linear import round_up_rows
 from executor_svc.model.rope import rope_tables
 from executor_svc.model.weights import LayerWeights, ModelWeights
 from executor_svc.plan import Batch
-from kernels.cpu.paged_attention import paged_attention
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
-from kernels.cpu.rope_kv_write import rope_kv_write
 from kernels.cpu.silu_mul import silu_mul
 
 F32 = NDArray[np.float32]
@@ -33,8 +31,8 @@ class Decoder:
         self._cos, self._sin = cos.numpy(), sin.numpy()
         self._scale = config.head_dim**-0.5
 
-    def hidden(self, batch: Batch, *, cache: KvCache, num_layers: int | None = None) -> torch.Tensor:
-        """Writes keys and values of the fed tokens into their blocks; gives the final norm's output, f32 [M, hidden].
+    def hidden(self, batch: Batch, *, cache: KvLayout, num_layers: int | None = None) -> torch.Tensor:
+        """Writes keys and values of the fed tokens into the cache; gives the final norm's output, f32 [M, hidden].
 
         `num_layers` stops early, which only warming up wants.
         """
@@ -43,11 +41,11 @@ class Decoder:
         torch.index_select(self._weights.embedding, 0, torch.from_numpy(batch.token_ids), out=residual[:num_tokens])
         layers, eps = self._weights.layers[:num_layers], self._config.rms_eps
         following = [*(layer.input_norm for layer in layers[1:]), self._weights.norm]
-        slots = cache.slots_of(batch)
+        access = cache.begin(batch)
         x = torch.empty_like(residual)
         rms_norm(residual.numpy(), weight_H=layers[0].input_norm, eps=eps, out_TH=x.numpy())
         for index, (layer, next_norm) in enumerate(zip(layers, following, strict=True)):
-            part = layer.out(self._attend(layer, index, x, batch=batch, slots=slots, cache=cache))
+            part = layer.out(self._attend(layer, index, x, num_tokens=num_tokens, access=access))
             add_rms_norm(part.numpy(), residual_TH=residual.numpy(), weight_H=layer.post_norm, eps=eps, out_TH=x.numpy())
             part = layer.down(self._gate(layer.gate_up(x)))
             add_rms_norm(part.numpy(), residual_TH=residual.numpy(), weight_H=next_norm, eps=eps, out_TH=x.numpy())
@@ -60,38 +58,14 @@ class Decoder:
             return self._weights.head(hidden)
         return self._weights.head(torch.nn.functional.pad(hidden, (0, 0, 0, round_up_rows(count) - count)))[:count]
 
-    def _attend(
-        self, layer: LayerWeights, index: int, x: torch.Tensor, *, batch: Batch, slots: I32, cache: KvCache
-    ) -> torch.Tensor:
+    def _attend(self, layer: LayerWeights, index: int, x: torch.Tensor, *, num_tokens: int, access: KvAccess) -> torch.Tensor:
         """Attention output before its projection, f32 [M, heads * D]."""
-        config, num_tokens = self._config, len(batch.token_ids)
+        config = self._config
         q = np.empty((num_tokens, config.num_heads, config.head_dim), np.float32)
-        keys, values = cache.keys[index], cache.values[index]
-        rope_kv_write(
-            layer.qkv(x).numpy()[:num_tokens],
-            cos_LE=self._cos,
-            sin_LE=self._sin,
-            positions_T=batch.positions,
-            slot_mapping_T=slots,
-            k_BKDP=keys,
-            v_BKPD=values,
-            q_TND=q,
-            q_norm_D=layer.q_norm,
-            k_norm_D=layer.k_norm,
-            eps=config.rms_eps,
-        )
+        rotation = Rotation(self._cos, self._sin, layer.q_norm, layer.k_norm, config.rms_eps)
+        access.write(index, layer.qkv(x).numpy()[:num_tokens], rotation=rotation, q_out=q)
         out = torch.zeros(x.shape[0], config.num_heads * config.head_dim)
-        paged_attention(
-            q,
-            k_BKDP=keys,
-            v_BKPD=values,
-            query_start_R=batch.query_start,
-            context_len_R=batch.context_len,
-            block_tables_RW=batch.block_tables,
-            scale=self._scale,
-            window=layer.window,
-            out_TND=out.numpy()[:num_tokens].reshape(q.shape),
-        )
+        access.attend(index, q, scale=self._scale, window=layer.window, out=out.numpy()[:num_tokens].reshape(q.shape))
         return out
 
     def _gate(self, gate_up: torch.Tensor) -> torch.Tensor:
