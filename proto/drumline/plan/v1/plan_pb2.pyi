@@ -31,22 +31,24 @@ class _CacheOpEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CacheOp.Value
     DESCRIPTOR: _descriptor.EnumDescriptor
     CACHE_OP_UNSPECIFIED: _CacheOp.ValueType  # 0
     CACHE_OP_NOTHING: _CacheOp.ValueType  # 1
-    """Keep using what is there."""
+    """Keep using what is there: the rows must be those of the cohort, in order, but for rows that ended."""
     CACHE_OP_IN: _CacheOp.ValueType  # 2
     """Build the batched cache from the sequences' own caches."""
     CACHE_OP_RESET: _CacheOp.ValueType  # 3
-    """Drop the batched cache."""
+    """Drop the batched cache; rows then start an empty one, so they must hold no tokens yet (a prompt's first chunk)."""
 
 class CacheOp(_CacheOp, metaclass=_CacheOpEnumTypeWrapper):
-    """What happens to a batched cache before the step. Always NOTHING in LAYOUT_PAGED."""
+    """What happens to a batched cache before the step. Always NOTHING in LAYOUT_PAGED. After the step every row has its own cache
+    again, in either dense layout.
+    """
 
 CACHE_OP_UNSPECIFIED: CacheOp.ValueType  # 0
 CACHE_OP_NOTHING: CacheOp.ValueType  # 1
-"""Keep using what is there."""
+"""Keep using what is there: the rows must be those of the cohort, in order, but for rows that ended."""
 CACHE_OP_IN: CacheOp.ValueType  # 2
 """Build the batched cache from the sequences' own caches."""
 CACHE_OP_RESET: CacheOp.ValueType  # 3
-"""Drop the batched cache."""
+"""Drop the batched cache; rows then start an empty one, so they must hold no tokens yet (a prompt's first chunk)."""
 Global___CacheOp: _TypeAlias = CacheOp  # noqa: Y015
 
 class _Layout:
@@ -61,10 +63,13 @@ class _LayoutEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Layout.ValueTy
     LAYOUT_ALIGNED: _Layout.ValueType  # 2
     """One shared width, zero-filled dead prefix in front, masked."""
     LAYOUT_STRIPPED: _Layout.ValueType  # 3
-    """Own lengths, dead prefix stripped every step."""
+    """Own lengths, dead prefix stripped every step. Rows that hold tokens always come with CACHE_OP_IN."""
 
 class Layout(_Layout, metaclass=_LayoutEnumTypeWrapper):
-    """How a cohort's rows are kept in memory."""
+    """How a cohort's rows are kept in memory. A session keeps to PAGED or to the dense ones (ALIGNED, STRIPPED). In the dense ones the
+    rows of a plan all feed one number of tokens, and block columns mean what they always do: the scheduler's books of memory, and
+    where whole blocks of live tokens are also kept so that a later prompt can hit them. Rows there need not be covered by blocks.
+    """
 
 LAYOUT_UNSPECIFIED: Layout.ValueType  # 0
 LAYOUT_PAGED: Layout.ValueType  # 1
@@ -72,7 +77,7 @@ LAYOUT_PAGED: Layout.ValueType  # 1
 LAYOUT_ALIGNED: Layout.ValueType  # 2
 """One shared width, zero-filled dead prefix in front, masked."""
 LAYOUT_STRIPPED: Layout.ValueType  # 3
-"""Own lengths, dead prefix stripped every step."""
+"""Own lengths, dead prefix stripped every step. Rows that hold tokens always come with CACHE_OP_IN."""
 Global___Layout: _TypeAlias = Layout  # noqa: Y015
 
 class _Advance:
@@ -333,22 +338,26 @@ class CopyCounters(_message.Message):
     CACHE_IN_FIELD_NUMBER: _builtins.int
     STRIP_FIELD_NUMBER: _builtins.int
     COPY_ON_WRITE_FIELD_NUMBER: _builtins.int
+    NEEDLESS_IN_FIELD_NUMBER: _builtins.int
     cache_in: _builtins.int
     """Row copies into a batched cache (layers x rows x 2 for keys and values)."""
     strip: _builtins.int
     """Row copies that moved a live run to strip or to add a dead prefix."""
     copy_on_write: _builtins.int
     """Blocks copied on write."""
+    needless_in: _builtins.int
+    """1 when CACHE_OP_IN came in LAYOUT_ALIGNED for the cohort that was already there: a cadence that contradicts its layout."""
     def __init__(
         self,
         *,
         cache_in: _builtins.int = ...,
         strip: _builtins.int = ...,
         copy_on_write: _builtins.int = ...,
+        needless_in: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_in", b"cache_in", "copy_on_write", b"copy_on_write", "strip", b"strip"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_in", b"cache_in", "copy_on_write", b"copy_on_write", "needless_in", b"needless_in", "strip", b"strip"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -419,12 +428,17 @@ class StepResult(_message.Message):
     COPIES_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
     NUM_BLOCKS_IN_USE_FIELD_NUMBER: _builtins.int
+    ADVANCE_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """The plan's own."""
     session_epoch: _builtins.int
     """The plan's own."""
     num_blocks_in_use: _builtins.int
     """Blocks that the executor's live block tables name, shared blocks counted once. A cross-check of the scheduler's books."""
+    advance: Global___Advance.ValueType
+    """How rows move on this executor, decided before the session's first step: PER_SEQUENCE only when the grant was given and every
+    check of the declaration held then.
+    """
     @_builtins.property
     def num_emitted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens emitted per row; empty = exactly 1 by every row."""
@@ -499,10 +513,11 @@ class StepResult(_message.Message):
         copies: Global___CopyCounters | None = ...,
         timing: Global___StepTiming | None = ...,
         num_blocks_in_use: _builtins.int = ...,
+        advance: Global___Advance.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "digest", b"digest", "finish_reason", b"finish_reason", "finished_row", b"finished_row", "lead_pad", b"lead_pad", "length", b"length", "logprobs", b"logprobs", "num_accepted", b"num_accepted", "num_blocks_in_use", b"num_blocks_in_use", "num_emitted", b"num_emitted", "prompt_logprobs", b"prompt_logprobs", "row_errors", b"row_errors", "session_epoch", b"session_epoch", "skipped_row", b"skipped_row", "step_id", b"step_id", "timing", b"timing", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advance", b"advance", "copies", b"copies", "digest", b"digest", "finish_reason", b"finish_reason", "finished_row", b"finished_row", "lead_pad", b"lead_pad", "length", b"length", "logprobs", b"logprobs", "num_accepted", b"num_accepted", "num_blocks_in_use", b"num_blocks_in_use", "num_emitted", b"num_emitted", "prompt_logprobs", b"prompt_logprobs", "row_errors", b"row_errors", "session_epoch", b"session_epoch", "skipped_row", b"skipped_row", "step_id", b"step_id", "timing", b"timing", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
