@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from drumline.errors import Cancelled, DrumlineError, Overloaded
+from scheduler_svc import wire
 from scheduler_svc.core.types import Outputs
 
 Encode = Callable[[Outputs, Sequence[int], Sequence[int] | None], object]
@@ -74,7 +75,7 @@ class GatewaySession:
             await asyncio.sleep(0.005)
 
 
-_Group = tuple[GatewaySession, list[int], list[int] | None]
+_Group = tuple[GatewaySession, Sequence[int], list[int] | None]
 
 
 class Routes:
@@ -146,4 +147,7 @@ class Routes:
             group = groups.setdefault(id(session), (session, [], []))
             group[1].append(handle)
             group[2].append(entry)
-        return [(session, handles, None if len(entries) == len(keys) else entries) for session, handles, entries in groups.values()]
+        return [
+            (session, wire.handle_column(handles), None if len(entries) == len(keys) else entries)
+            for session, handles, entries in groups.values()
+        ]

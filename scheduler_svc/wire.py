@@ -1,13 +1,16 @@
 """Translation between the wire and the core's plain data; engine and replay use the same functions.
 
-Columns are handed over whole (C-speed list conversions): a step in steady decode costs no Python loop over rows. Opaque values of
-the core are messages here: `sampling` is a SamplingParams, log-probabilities are TokenLogprobs.
+Columns are handed over whole: a column of a message goes to another message as it is (protobuf copies its memory, 2 us for 256
+rows against 13 us by way of a list), and becomes an array without a list between. Who got one reads it and never changes it.
+Opaque values of the core are messages here: `sampling` is a SamplingParams, log-probabilities are TokenLogprobs.
 """
 
 from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar, cast
+
+import numpy as np
 
 from drumline import limits, validation
 from drumline.common.v1.common_pb2 import FinishReason as PbFinishReason
@@ -96,8 +99,8 @@ def result_of(result: plan_pb2.StepResult) -> StepResult:
     return StepResult(
         step_id=result.step_id,
         num_emitted=result.num_emitted[:],
-        token_ids=result.token_ids[:],
-        lengths=result.length[:],
+        token_ids=result.token_ids,
+        lengths=np.asarray(result.length, np.int64),
         finished=[(row, _REASONS[reason]) for row, reason in zip(result.finished_row, result.finish_reason, strict=True)],
         skipped=result.skipped_row[:],
         errors=[(error.row, error.error.code, error.error.message) for error in result.row_errors],
@@ -152,11 +155,14 @@ def plan_to_wire(plan: Plan, *, session_epoch: int) -> plan_pb2.StepPlan:
 
 def step_tokens(outputs: Outputs, *, handles: Sequence[int], entries: Sequence[int] | None = None) -> ServeResponse:
     """News for one gateway. `entries` are the indices of `outputs.keys` that are its own, beside their `handles`; None = all."""
+    response = ServeResponse(tokens=StepTokens())
+    tokens = response.tokens
+    tokens.handles.extend(handles)
     if entries is None:
-        tokens = StepTokens(handles=handles, num_tokens=outputs.num_tokens, token_ids=outputs.token_ids)
+        tokens.num_tokens.extend(outputs.num_tokens)
+        tokens.token_ids.extend(outputs.token_ids)
         place: dict[int, int] | range = range(len(handles))
     else:
-        tokens = StepTokens(handles=handles)
         _select(tokens, outputs, entries)
         place = {entry: index for index, entry in enumerate(entries)}
     for entry, reason in _placed(outputs.finished, place):
@@ -172,7 +178,13 @@ def step_tokens(outputs: Outputs, *, handles: Sequence[int], entries: Sequence[i
         _add_logprobs(tokens.logprobs, entry, value)
     for entry, value in _placed(outputs.prompt_logprobs.items(), place):
         _add_logprobs(tokens.prompt_logprobs, entry, value)
-    return ServeResponse(tokens=tokens)
+    return response
+
+
+def handle_column(handles: Sequence[int]) -> Sequence[int]:
+    """The same numbers in the form that `step_tokens` takes fastest; for handles that many steps name."""
+    column: Sequence[int] = StepTokens(handles=handles).handles
+    return column
 
 
 def _placed(pairs: Iterable[tuple[int, T]], place: dict[int, int] | range) -> Iterable[tuple[int, T]]:

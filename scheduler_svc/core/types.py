@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class CacheOp(IntEnum):
     """Values of `plan.proto` CacheOp."""
@@ -178,7 +181,7 @@ class StepResult:
     step_id: int
     num_emitted: Sequence[int] = ()
     token_ids: Sequence[int] = ()
-    lengths: Sequence[int] = ()
+    lengths: Sequence[int] | NDArray[np.int64] = ()
     finished: Sequence[tuple[int, FinishReason]] = ()
     skipped: Sequence[int] = ()
     errors: Sequence[tuple[int, str, str]] = ()
