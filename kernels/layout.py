@@ -53,3 +53,14 @@ def check_rows(q_TND: F32, out_TND: F32, query_start_R: I32, context_len_R: I32,
     if q_TND.shape != out_TND.shape or query_start_R.shape[0] != num_rows + 1 or block_tables_RW.shape[0] != num_rows:
         shapes = (q_TND.shape, out_TND.shape, query_start_R.shape, block_tables_RW.shape)
         raise ValueError(f"q, out, query_start, block_tables {shapes} do not fit {num_rows} rows")
+
+
+def check_cohort(q_TND: F32, out_TND: F32, k_MKDY: F32, v_MKYD: F32) -> None:
+    """Raises ValueError unless both arrays are one layer of a dense cohort (M members, Y columns) that serves these queries."""
+    for name, array, ndim in (("q_TND", q_TND, 3), ("out_TND", out_TND, 3), ("k_MKDY", k_MKDY, 4), ("v_MKYD", v_MKYD, 4)):
+        check_array(name, array, dtype=np.float32, ndim=ndim)
+    num_members, num_kv_heads, head_dim, num_columns = k_MKDY.shape
+    if v_MKYD.shape != (num_members, num_kv_heads, num_columns, head_dim) or q_TND.shape[2] != head_dim:
+        raise ValueError(f"cohort shapes {k_MKDY.shape} and {v_MKYD.shape} do not fit head size {q_TND.shape[2]}")
+    if q_TND.shape != out_TND.shape or not num_kv_heads or q_TND.shape[1] % num_kv_heads:
+        raise ValueError(f"queries {q_TND.shape}, output {out_TND.shape} do not fit {num_kv_heads} kv heads")
