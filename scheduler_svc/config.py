@@ -20,6 +20,17 @@ class SchedulerSettings(ServiceSettings):
     max_num_seqs: int = Field(default=128, ge=1, description="Most sequences resident on one executor.")
     max_num_batched_tokens: int = Field(default=512, ge=1, description="Most tokens fed to one executor in one step.")
     prefill_chunk: int = Field(default=0, ge=0, description="Longest prompt chunk of one row in one step, tokens; 0 = the budget.")
+    admission: Literal["paged", "bucketed", "ragged"] = Field(
+        default="paged",
+        description="Who shares a step. paged: rows of any length. bucketed: one cache length a step. "
+        "ragged: completions of any length where an executor allows it, prompts by length.",
+    )
+    layout: Literal["paged", "aligned", "stripped"] = Field(
+        default="paged", description="How executors keep a cohort's rows; aligned and stripped need --admission bucketed or ragged."
+    )
+    cadence: Literal["auto", "on_change", "every_step"] = Field(
+        default="auto", description="When a batched cache is assembled; auto = as the layout needs it, anything else must agree."
+    )
     enable_prefix_caching: bool = Field(default=True, description="Reuse the KV blocks of prompts that begin alike.")
     plans_in_flight: int = Field(default=2, ge=1, le=8, description="Plans sent to an executor and not yet answered.")
     max_waiting_requests: int = Field(default=2048, ge=1, description="Sequences that may wait for a first slot; more get 429.")

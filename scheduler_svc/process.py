@@ -12,9 +12,10 @@ from typing import Any, cast
 
 from grpc_health.v1 import health_pb2_grpc
 
-from drumline.errors import Draining, DrumlineError, Internal, Unavailable
+from drumline.errors import Draining, DrumlineError, Internal, InvalidRequest, Unavailable
 from drumline.rpc import new_server
 from scheduler_svc.config import SchedulerSettings
+from scheduler_svc.core.errors import ContradictingCadence
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import Limits
 from scheduler_svc.discovery import Discovery, Resolve, resolve_by_system
@@ -60,7 +61,10 @@ class SchedulerProcess:
         self.metrics_port: int | None = None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         limits, clock, epoch = limits_of(settings), clock or MonotonicClock(), epoch or time.time_ns()
-        self.core = Scheduler(limits)
+        try:
+            self.core = Scheduler(limits)
+        except ContradictingCadence as error:
+            raise InvalidRequest(str(error)) from None
         try:
             self.recorder = make_recorder(
                 session_epoch=epoch,
@@ -79,7 +83,7 @@ class SchedulerProcess:
             fleet=fleet,
             recorder=self.recorder,
             clock=clock,
-            plans_in_flight=limits.plans_in_flight,
+            plans_in_flight=self.core.policy.plans_in_flight(limits),
             default_timeout_ms=int(settings.default_timeout_s * 1000),
         )
         lively = Liveness(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(Liveness)})

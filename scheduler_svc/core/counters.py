@@ -7,7 +7,13 @@ from scheduler_svc.core.draft import StepDraft
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since the start; they only rise. `num_late_results` counts results dropped because nobody waits for them."""
+    """Totals since the start; they only rise.
+
+    Attributes:
+        num_late_results: results dropped because nobody waits for them.
+        num_rows_offered, num_rows_chosen, num_buckets, num_decisions: how the bucketed and the ragged rule shatter: sequences that
+            could run, rows that did, and buckets formed, over so many decisions. They stay 0 where everything mixes.
+    """
 
     num_preemptions: int = 0
     num_moved: int = 0
@@ -21,10 +27,19 @@ class Counters:
     num_prompt_tokens: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
+    num_rows_offered: int = 0
+    num_rows_chosen: int = 0
+    num_buckets: int = 0
+    num_decisions: int = 0
 
     def count_draft(self, draft: StepDraft) -> None:
         """A step is sent."""
         self.num_preemptions += len(draft.preempted)
+        if draft.num_buckets:
+            self.num_decisions += 1
+            self.num_buckets += draft.num_buckets
+            self.num_rows_offered += draft.num_offered
+            self.num_rows_chosen += draft.num_chosen
         for seq in draft.new:
             if not seq.num_placements:
                 self.num_prompt_tokens += seq.num_prompt

@@ -8,6 +8,7 @@ from scheduler_svc.core.queue import WaitingQueue
 from scheduler_svc.core.residency import preempt, undo_preempt
 from scheduler_svc.core.rows import PrefillRow, RowMap
 from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.types import Advance, CacheOp, Layout
 
 
 @dataclass(slots=True)
@@ -24,6 +25,9 @@ class StepDraft:
         appended: blocks given to other rows, in order.
         computing: digests of the blocks that prefill rows of this step fill.
         starved: somebody waits for blocks: nobody new is admitted.
+        cache_op, layout, advance: for the plan; None = the policy's own.
+        num_offered, num_buckets, num_chosen: sequences that could run, the buckets that they formed, and the size of the one that
+            was chosen; 0 where the policy forms none.
         preempted: sequences taken out for it. marked: of those, the ones that wait for their last result, and whether they decoded.
     """
 
@@ -37,6 +41,12 @@ class StepDraft:
     appended: list[tuple[Sequence, list[int]]] = field(default_factory=list)
     computing: set[bytes] = field(default_factory=set)
     starved: bool = False
+    cache_op: CacheOp = CacheOp.NOTHING
+    layout: Layout | None = None
+    advance: Advance | None = None
+    num_offered: int = 0
+    num_buckets: int = 0
+    num_chosen: int = 0
     preempted: list[Sequence] = field(default_factory=list)
     marked: list[tuple[Sequence, bool]] = field(default_factory=list)
 

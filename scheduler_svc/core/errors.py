@@ -21,5 +21,9 @@ class ResultMismatch(CoreError):
         self.what = what
 
 
+class ContradictingCadence(CoreError):
+    """Admission, layout and cadence, as set, cannot all be kept. The message names them."""
+
+
 class InvariantViolation(CoreError):
     """The core's own books contradict each other: a defect of ours. The message names the invariant."""

@@ -9,6 +9,8 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_svc.core.cohort import Cohort
+from scheduler_svc.core.grant import grant_for
 from scheduler_svc.core.kv import KvCache
 from scheduler_svc.core.prefix import PrefixChain, identity
 from scheduler_svc.core.rows import PlanInFlight, RowMap
@@ -43,6 +45,8 @@ class ExecutorBooks:
 
     Attributes:
         info: its handshake. draining: nothing new is placed here.
+        grant: whether rows of different lengths may share a step here, decided with the handshake.
+        cohort: what the bucketed and the ragged rule remember.
         max_rows, budget: most residents, and most tokens in one step; a resident can always decode, so max_rows <= budget.
         kv: its blocks. tables: its block tables as of the last result.
         cols: lengths per slot.
@@ -58,6 +62,8 @@ class ExecutorBooks:
 
     def __init__(self, info: ExecutorInfo, limits: Limits, *, fingerprint: Callable[[bytes], bytes] = identity) -> None:
         self.info = info
+        self.grant = grant_for(info, limits)
+        self.cohort = Cohort()
         self.draining = False
         self.budget = max(1, min(limits.max_num_batched_tokens, info.max_num_batched_tokens))
         self.max_rows = max(1, min(limits.max_num_seqs, info.max_num_seqs, self.budget))

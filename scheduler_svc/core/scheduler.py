@@ -16,8 +16,8 @@ from scheduler_svc.core.errors import ResultMismatch
 from scheduler_svc.core.executor import ExecutorBooks, by_key
 from scheduler_svc.core.invariants import check_invariants
 from scheduler_svc.core.news import News
-from scheduler_svc.core.paged import PagedAdmission
 from scheduler_svc.core.placement import Placement
+from scheduler_svc.core.policies import policy_for
 from scheduler_svc.core.policy import AdmissionPolicy
 from scheduler_svc.core.prefix import identity
 from scheduler_svc.core.residency import requeue, settle, withdraw
@@ -34,7 +34,7 @@ class Scheduler(CoreState):
     def __init__(
         self, limits: Limits, *, policy: AdmissionPolicy | None = None, fingerprint: Callable[[bytes], bytes] = identity
     ) -> None:
-        super().__init__(limits, policy=policy or PagedAdmission(limits), fingerprint=fingerprint)
+        super().__init__(limits, policy=policy or policy_for(limits), fingerprint=fingerprint)
         self._admission = Admission(limits, self.executors, self.queue)
 
     def add_executor(self, info: ExecutorInfo) -> None:

@@ -44,6 +44,7 @@ class Sequence:
         num_placements: times that it entered an executor.
         num_crashes: executors that were lost, without draining, while plans with rows of it were in flight there.
         started: its first placement was reported.
+        urgency: decisions since it last was chosen, under the bucketed and the ragged rule.
         chain: names of its leading full blocks, for the model `chain_model`.
     """
 
@@ -60,6 +61,7 @@ class Sequence:
     started: bool = False
     num_placements: int = 0
     num_crashes: int = 0
+    urgency: int = 0
     chain: PrefixChain | None = None
     chain_model: str = ""
 

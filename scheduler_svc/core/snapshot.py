@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from scheduler_svc.core.cohort import Cohort
 from scheduler_svc.core.counters import Counters
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.prefix import Entry, chunk_of, token_ids
@@ -31,6 +32,7 @@ SEQUENCE_FIELDS = (
     "started",
     "num_placements",
     "num_crashes",
+    "urgency",
 )
 BOOKS_FIELDS = ("draining", "next_step", "last_result_step", "cohort_id", "irregular_until", "last_all_decode")
 BOOKS_LISTS = ("free_slots", "pending_freed", "pending_aborted", "last_keys")
@@ -86,7 +88,7 @@ def _restore_sequence(record: Data) -> Sequence:
     request = Request(prompt=tokens[: record["num_prompt"]], **{name: record[name] for name in REQUEST_FIELDS})
     seq = Sequence(request, tokens, state=State(record["state"]), blocks=list(record["blocks"]))
     for name in SEQUENCE_FIELDS:
-        setattr(seq, name, record[name])
+        setattr(seq, name, record.get(name, 0))  # a field that a release before did not have
     return seq
 
 
@@ -100,6 +102,7 @@ def _books(books: ExecutorBooks, core: CoreState) -> Data:
         **{name: getattr(books, name) for name in BOOKS_FIELDS},
         **{name: list(getattr(books, name)) for name in BOOKS_LISTS},
         "columns": {name: getattr(books.cols, name).tolist() for name in COLUMNS},
+        "cohort": asdict(books.cohort),
         "releasing": [list(pair) for pair in books.releasing],
         "running": sorted(books.running),
         "prefilling": [seq.key for seq in books.prefilling],
@@ -148,6 +151,7 @@ def _restore_books(record: Data, core: CoreState) -> ExecutorBooks:
         setattr(books, name, list(record[name]))
     for name in COLUMNS:
         setattr(books.cols, name, np.array(record["columns"][name], np.int64))
+    books.cohort = Cohort(**record.get("cohort", {}))
     books.releasing.extend((step, slot) for step, slot in record["releasing"])
     books.running = {key: known[key] for key in record["running"]}
     books.prefilling = [known[key] for key in record["prefilling"]]

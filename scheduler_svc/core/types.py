@@ -6,6 +6,7 @@ Nothing here knows the wire; `scheduler_svc.wire` translates. `sampling` and log
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,9 @@ class Limits:
         want_digests: ask executors for a digest per row (recording).
         max_moves: a sequence that had rows in flight on this many executors when they were lost ends with an error: it may be what
             kills them. An executor that was draining does not count.
+        admission: the policy by name: `paged` mixes everything, `bucketed` and `ragged` run one bucket a step.
+        layout: how executors keep a cohort's rows; `aligned` and `stripped` go with `bucketed` and `ragged` only.
+        cadence: `auto` = as layout and grant need it; anything else must agree with them.
     """
 
     max_waiting_requests: int = 2048
@@ -78,6 +82,9 @@ class Limits:
     plans_in_flight: int = 2
     want_digests: bool = False
     max_moves: int = 3
+    admission: Literal["paged", "bucketed", "ragged"] = "paged"
+    layout: Literal["paged", "aligned", "stripped"] = "paged"
+    cadence: Literal["auto", "on_change", "every_step"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
