@@ -6,6 +6,9 @@ CPU time of the scheduling thread; p2 tells what a step costs while neighbours l
 
 import sys
 import time
+from typing import Any
+
+import numpy as np
 
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import ExecutorInfo, Limits, Plan, Request, StepResult
@@ -47,10 +50,11 @@ def _plan(core: Scheduler) -> Plan:
 
 
 class Echo:
-    """Answers every plan: one token per row that samples, true lengths, as the core itself counts blocks."""
+    """Answers every plan: one token per row that samples, true lengths, the block count of the core; arrays, as from the wire."""
 
     def __init__(self) -> None:
-        self._lengths: list[int] = []
+        self._lengths = np.zeros(0, np.int64)
+        self._token_ids = np.zeros(0, np.uint32)
         self._in_use = 0
 
     def run(self, core: Scheduler, plan: Plan) -> StepResult:
@@ -58,13 +62,12 @@ class Echo:
         self._in_use += len(plan.block_ids)
         flight = core.executors[0].in_flight[-1]
         if plan.repeat_rows:
-            self._lengths = [length + 1 for length in self._lengths]
+            self._lengths = self._lengths + 1
         else:
-            upper = core.executors[0].cols.upper
-            self._lengths = [int(upper[slot]) for slot in flight.rows.slots]
-        return StepResult(
-            plan.step_id, token_ids=list(range(len(flight.rows))), lengths=list(self._lengths), num_blocks_in_use=self._in_use
-        )
+            self._lengths = core.executors[0].cols.upper[flight.rows.slots]
+            self._token_ids = np.arange(len(flight.rows), dtype=np.uint32)
+        token_ids: Any = self._token_ids
+        return StepResult(plan.step_id, token_ids=token_ids, lengths=self._lengths, num_blocks_in_use=self._in_use)
 
 
 def calibrate() -> float:

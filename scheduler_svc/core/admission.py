@@ -1,5 +1,6 @@
 """Who may enter: bounds of the waiting queue, and what can never fit. Refusals are values."""
 
+from array import array
 from collections.abc import Sequence as Seq
 
 from scheduler_svc.core.executor import ExecutorBooks
@@ -58,7 +59,7 @@ class Admission:
             return Refusal("invalid_request", "prompt is empty")
         if request.max_tokens < 1 and not (request.max_tokens == 0 and request.prompt_logprobs):
             return Refusal("invalid_request", f"max_tokens must be at least 1, got {request.max_tokens}")
-        return self.unholdable(Sequence(request, []))
+        return self.unholdable(Sequence(request, array("I")))
 
     def _overloaded(self, message: str) -> Refusal:
         slots = sum(books.max_rows for books in self._executors.values() if not books.draining)

@@ -1,10 +1,10 @@
 """Applies a checked result: tokens to sequences, lengths to columns, ends and errors to the books, news to clients."""
 
-from scheduler_svc.core.check import RowNews
+from scheduler_svc.core.check import RowNews, plain_ints
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.news import News
-from scheduler_svc.core.residency import end, publish_scheduled, taint_readers
-from scheduler_svc.core.rows import PlanInFlight
+from scheduler_svc.core.residency import end, publish_scheduled, taint_readers, take_full_blocks
+from scheduler_svc.core.rows import PlanInFlight, RowMap
 from scheduler_svc.core.sequence import LIVE, Sequence, State
 from scheduler_svc.core.types import FinishReason, Outputs, StepResult
 
@@ -29,13 +29,9 @@ class ResultApplier:
 
     def _apply_plain(self, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
         """Every row is a live decode that emitted one token: columns at once, then only what ended or filled a block."""
-        rows, books = flight.rows, self._books
-        for append, token in zip(rows.appends, news.token_ids, strict=True):
-            append(token)
-        books.cols.confirmed[rows.slots] = news.lengths
-        if self._caching:
-            for row in (news.lengths % books.kv.block_size == 0).nonzero()[0].tolist():
-                publish_scheduled(books, rows.seqs[row], num_tokens=int(news.lengths[row]), confirmed=True)
+        rows = flight.rows
+        self._take_full_blocks(rows, news)
+        self._books.cols.decoded(rows.slots, lengths=news.lengths, token_ids=news.token_ids)
         out = Outputs(
             keys=rows.keys, token_ids=news.token_ids, logprobs=dict(result.logprobs), prompt_logprobs=dict(result.prompt_logprobs)
         )
@@ -44,12 +40,22 @@ class ResultApplier:
             self._end(rows.seqs[row])
         return out
 
+    def _take_full_blocks(self, rows: RowMap, news: RowNews) -> None:
+        """Tokens of blocks that this step completes leave the columns before its own come in."""
+        books = self._books
+        filled = (news.lengths % books.kv.block_size == 0).nonzero()[0]
+        if not len(filled):
+            return
+        seqs, lengths = [rows.seqs[row] for row in filled.tolist()], news.lengths[filled].tolist()
+        tokens = books.cols.recent[rows.slots[filled]]
+        take_full_blocks(books, seqs, lengths=lengths, tokens=tokens, caching=self._caching)
+
     def _apply_rows(self, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
         out = News()
-        offset = 0
+        token_ids, offset = plain_ints(news.token_ids), 0
         for row, seq in enumerate(flight.rows.seqs):
             count = 1 if news.emitted is None else news.emitted[row]
-            tokens = news.token_ids[offset : offset + count]
+            tokens = token_ids[offset : offset + count]
             offset += count
             if row in news.errors or row in news.skipped:
                 self._apply_not_run(out, row, seq, news)
@@ -69,7 +75,7 @@ class ResultApplier:
     def _apply_live(
         self, out: News, row: int, seq: Sequence, *, tokens: list[int], news: RowNews, result: StepResult, flight: PlanInFlight
     ) -> None:
-        seq.tokens += tokens
+        seq.tokens.extend(tokens)
         length = self._confirm(flight, row, seq)
         if self._caching and row < flight.rows.num_decodes:
             publish_scheduled(self._books, seq, num_tokens=length, confirmed=True)

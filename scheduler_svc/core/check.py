@@ -20,13 +20,13 @@ class RowNews:
     """A result in the plan's row numbering.
 
     Attributes:
-        emitted: tokens per row, or None = exactly 1 by every row. token_ids: flattened, plain ints.
+        emitted: tokens per row, or None = exactly 1 by every row. token_ids: flattened, in the column that they came in.
         lengths: i64 [R]. finished, errors: by row. skipped: rows.
         plain: nothing in it needs a look at each row: all rows decode, live, emitted one token, none skipped or failed.
     """
 
     emitted: list[int] | None
-    token_ids: list[int]
+    token_ids: Seq[int]
     lengths: I64
     finished: dict[int, FinishReason]
     errors: dict[int, tuple[str, str]]
@@ -54,7 +54,7 @@ class ResultCheck:
         emitted: list[int] | None = plain_ints(result.num_emitted) or None
         news = RowNews(
             emitted=None if emitted is None or emitted.count(1) == len(emitted) else emitted,
-            token_ids=plain_ints(result.token_ids),
+            token_ids=result.token_ids,
             lengths=np.asarray(result.lengths, np.int64),
             finished=dict(result.finished),
             errors={row: (code, message) for row, code, message in result.errors},

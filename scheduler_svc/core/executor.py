@@ -6,10 +6,8 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scheduler_svc.core.cohort import Cohort
+from scheduler_svc.core.columns import SlotColumns
 from scheduler_svc.core.grant import grant_for
 from scheduler_svc.core.kv import KvCache
 from scheduler_svc.core.prefix import PrefixChain, identity
@@ -19,25 +17,6 @@ from scheduler_svc.core.tables import ExecutorTables
 from scheduler_svc.core.types import ExecutorInfo, Limits
 
 by_key = attrgetter("request.key")
-
-
-class SlotColumns:
-    """Lengths per slot, in tokens, as columns: a steady step touches them all at once. Values outlive a sequence until reuse.
-
-    Attributes:
-        upper: most that its cache may hold once every plan in flight has run.
-        confirmed: what its cache holds by the last result.
-        capacity: what its blocks can hold; never below `upper`.
-        limit: most that its cache may ever hold; no row is scheduled past it.
-        last_step: last plan that has a row of it.
-    """
-
-    def __init__(self, num_slots: int) -> None:
-        self.upper: NDArray[np.int64] = np.zeros(num_slots, np.int64)
-        self.confirmed = np.zeros_like(self.upper)
-        self.capacity = np.zeros_like(self.upper)
-        self.limit = np.zeros_like(self.upper)
-        self.last_step = np.zeros_like(self.upper)
 
 
 class ExecutorBooks:
@@ -69,7 +48,7 @@ class ExecutorBooks:
         self.max_rows = max(1, min(limits.max_num_seqs, info.max_num_seqs, self.budget))
         self.kv = KvCache(num_blocks=info.num_blocks, block_size=info.block_size, fingerprint=fingerprint)
         self.tables = ExecutorTables(info.num_blocks)
-        self.cols = SlotColumns(info.max_num_seqs)
+        self.cols = SlotColumns(info.max_num_seqs, block_size=info.block_size)
         self.running: dict[int, Sequence] = {}
         self.prefilling: list[Sequence] = []
         self.decoding: list[Sequence] = []
@@ -162,7 +141,8 @@ class ExecutorBooks:
         cols.upper[slot] = cols.confirmed[slot] = seq.num_cached_tokens
         cols.capacity[slot] = len(seq.blocks) * self.kv.block_size
         cols.limit[slot] = min(seq.max_length, self.info.max_model_len)
-        cols.last_step[slot] = 0
+        cols.last_step[slot] = cols.num_tokens[slot] = 0
+        seq.cols = cols
         self.running[seq.key] = seq
         self.start_prefilling(seq)
 

@@ -77,14 +77,16 @@ def _check_blocks(books: ExecutorBooks) -> None:
 
 def _check_published(books: ExecutorBooks) -> None:
     """An unheld block is published iff it is in the LRU; an unconfirmed one is held by whoever computes it."""
-    pool, published = books.kv.pool, books.kv.index.by_block
+    pool, index = books.kv.pool, books.kv.index
+    published = index.published()
     _require(all(block in published for block in pool.cached), "a cached block is not published")
     _require(not any(block in published for block in pool.empty), "an empty block is published")
     owners = {seq.key: seq for seq in _residents(books)}
-    for block, entry in published.items():
-        _require(entry.block == block and len(entry.chunk) == 4 * books.kv.block_size, f"block {block} is published wrongly")
-        if not entry.confirmed:
-            owner = owners.get(entry.owner)
+    for block in published:
+        whole = bool(index.digests[block]) and len(index.chunks[block]) == 4 * books.kv.block_size
+        _require(whole, f"block {block} is published wrongly")
+        if not index.confirmed[block]:
+            owner = owners.get(index.owners[block])
             _require(owner is not None and block in owner.blocks, f"unconfirmed block {block} outlives its owner")
             _require(owner is None or books.is_in_flight(owner), f"unconfirmed block {block} has no plan in flight")
 

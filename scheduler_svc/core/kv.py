@@ -18,7 +18,7 @@ class KvCache:
     def __init__(self, *, num_blocks: int, block_size: int, fingerprint: Callable[[bytes], bytes] = identity) -> None:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
-        self.index = PrefixIndex(fingerprint)
+        self.index = PrefixIndex(num_blocks, fingerprint)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that cover `num_tokens`."""
@@ -33,23 +33,21 @@ class KvCache:
 
     def release(self, blocks: Sequence[int]) -> None:
         """One holder less for each; published ones stay hittable. The last block goes first, so that a prefix outlives its tail."""
-        published = self.index.by_block
+        digests = self.index.digests
         for block in reversed(blocks):
-            self.pool.drop(block, keep=block in published)
+            self.pool.drop(block, keep=bool(digests[block]))
 
     def confirm(self, block: int, *, owner: int) -> None:
         """The plan that computes `block` has returned and ran."""
-        entry = self.index.by_block.get(block)
-        if entry is not None and entry.owner == owner:
-            entry.confirmed = True
+        if self.index.owners[block] == owner:
+            self.index.confirmed[block] = True
 
     def withdraw(self, blocks: Sequence[int], *, owner: int) -> list[int]:
         """Un-publishes those of `blocks` that `owner` published and has not computed; returns those that others hold too."""
-        shared = []
+        index, shared = self.index, []
         for block in blocks:
-            entry = self.index.by_block.get(block)
-            if entry is not None and entry.owner == owner and not entry.confirmed:
-                self.index.remove(block)
+            if index.digests[block] and index.owners[block] == owner and not index.confirmed[block]:
+                index.remove(block)
                 if self.pool.refs[block] > 1:
                     shared.append(block)
         return shared

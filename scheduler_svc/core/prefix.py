@@ -7,7 +7,6 @@ digest are compared on a hit.
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 
@@ -42,32 +41,20 @@ class PrefixChain:
 
     def extend(self, tokens: Sequence[int], num_blocks: int) -> None:
         """Names at least the first `num_blocks` blocks of `tokens`, all of them full."""
-        size, digests, chunks = self.block_size, self.digests, self.chunks
-        for begin in range(len(digests) * size, num_blocks * size, size):
-            chunk = array("I", tokens[begin : begin + size]).tobytes()
-            digests.append(sha256((digests[-1] if digests else self.root) + chunk).digest())
-            chunks.append(chunk)
+        size = self.block_size
+        for begin in range(len(self.digests) * size, num_blocks * size, size):
+            self.push(chunk_of(tokens[begin : begin + size]))
 
+    def push(self, chunk: bytes) -> bytes:
+        """Names the next block, which has these tokens; returns its name."""
+        digest = sha256((self.digests[-1] if self.digests else self.root) + chunk).digest()
+        self.digests.append(digest)
+        self.chunks.append(chunk)
+        return digest
 
-@dataclass(slots=True)
-class Entry:
-    """A published block.
-
-    Attributes:
-        block: its id.
-        digest: its name in the chain.
-        parent: name of the block before it, or the root.
-        chunk: its own token ids as hashed, 4 bytes each.
-        owner: key of the sequence that computes it.
-        confirmed: its plan has returned and ran; until then a hit relies on a plan that was sent.
-    """
-
-    block: int
-    digest: bytes
-    parent: bytes
-    chunk: bytes
-    owner: int
-    confirmed: bool
+    def parent(self, index: int) -> bytes:
+        """Name of the block before block `index`, or the root."""
+        return self.digests[index - 1] if index else self.root
 
 
 def token_ids(chunk: bytes) -> list[int]:
@@ -86,41 +73,61 @@ def identity(digest: bytes) -> bytes:
 
 
 class PrefixIndex:
-    """Published blocks by digest and by block id; at most one block per digest, the first wins.
+    """Published blocks by digest, and what is known of them as columns by block id; at most one block per digest, the first wins.
 
     `fingerprint` maps a digest to its key in the index; a colliding one costs hits, never correctness.
+
+    Attributes:
+        digests: a block's name in its chain; empty = not published.
+        parents: name of the block before it, or the root.
+        chunks: its own token ids as hashed, 4 bytes each.
+        owners: key of the sequence that computes it.
+        confirmed: its plan has returned and ran; until then a hit relies on a plan that was sent.
     """
 
-    def __init__(self, fingerprint: Callable[[bytes], bytes] = identity) -> None:
+    def __init__(self, num_blocks: int, fingerprint: Callable[[bytes], bytes] = identity) -> None:
+        self.digests = [b""] * num_blocks
+        self.parents = [b""] * num_blocks
+        self.chunks = [b""] * num_blocks
+        self.owners = [-1] * num_blocks
+        self.confirmed = [False] * num_blocks
         self._fingerprint = fingerprint
-        self._by_key: dict[bytes, Entry] = {}
-        self.by_block: dict[int, Entry] = {}
+        self._by_key: dict[bytes, int] = {}
 
     def match(self, chain: PrefixChain, max_blocks: int) -> list[int]:
         """Blocks that hold the longest published prefix of `chain`, at most `max_blocks`. Changes nothing."""
         blocks: list[int] = []
         for digest, chunk in zip(islice(chain.digests, max_blocks), chain.chunks, strict=False):
-            entry = self._by_key.get(self._fingerprint(digest))
-            if entry is None or entry.digest != digest or entry.chunk != chunk:
+            block = self._by_key.get(self._fingerprint(digest))
+            if block is None or self.digests[block] != digest or self.chunks[block] != chunk:
                 break
-            blocks.append(entry.block)
+            blocks.append(block)
         return blocks
 
-    def add(self, entry: Entry) -> bool:
+    def add(self, block: int, *, digest: bytes, parent: bytes, chunk: bytes, owner: int, confirmed: bool) -> bool:
         """Publishes; False, and nothing happens, when the key is taken by another block."""
-        key = self._fingerprint(entry.digest)
+        key = self._fingerprint(digest)
         if key in self._by_key:
             return False
-        self._by_key[key] = entry
-        self.by_block[entry.block] = entry
+        self._by_key[key] = block
+        self.digests[block] = digest
+        self.parents[block] = parent
+        self.chunks[block] = chunk
+        self.owners[block] = owner
+        self.confirmed[block] = confirmed
         return True
 
     def remove(self, block: int) -> None:
         """Un-publishes a block; nothing happens when it is not published."""
-        entry = self.by_block.pop(block, None)
-        if entry is not None:
-            del self._by_key[self._fingerprint(entry.digest)]
+        digest = self.digests[block]
+        if digest:
+            del self._by_key[self._fingerprint(digest)]
+            self.digests[block] = b""
+
+    def published(self) -> list[int]:
+        """Published blocks, rising."""
+        return sorted(self._by_key.values())
 
     def __len__(self) -> int:
         """Published blocks."""
-        return len(self.by_block)
+        return len(self._by_key)

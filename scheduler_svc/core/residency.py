@@ -1,9 +1,13 @@
 """How a resident sequence comes and goes: placed, preempted, withdrawn, ended, tainted, settled. Each keeps all books in step."""
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scheduler_svc.core.executor import ExecutorBooks, by_key
-from scheduler_svc.core.prefix import Entry
 from scheduler_svc.core.queue import WaitingQueue
 from scheduler_svc.core.sequence import Sequence, State
+
+Tokens = NDArray[np.uint32]
 
 
 def place(books: ExecutorBooks, seq: Sequence, *, hits: list[int]) -> None:
@@ -105,11 +109,34 @@ def publish_scheduled(books: ExecutorBooks, seq: Sequence, *, num_tokens: int, c
     full = num_tokens // size
     if full <= seq.num_published:
         return
-    chain, index_of = books.prefix(seq, full), books.kv.index
+    chain = books.prefix(seq, full)
     for index in range(seq.num_published, full):
-        parent = chain.digests[index - 1] if index else chain.root
-        index_of.add(Entry(seq.blocks[index], chain.digests[index], parent, chain.chunks[index], seq.key, confirmed))
+        digest, parent, chunk = chain.digests[index], chain.parent(index), chain.chunks[index]
+        books.kv.index.add(seq.blocks[index], digest=digest, parent=parent, chunk=chunk, owner=seq.request.key, confirmed=confirmed)
     seq.num_published = full
+
+
+def take_full_blocks(books: ExecutorBooks, seqs: list[Sequence], *, lengths: list[int], tokens: Tokens, caching: bool) -> None:
+    """The last block below each length is full in a sequence that decodes: its tokens, as the columns have them (u32 [seqs,
+    block_size]), reach the sequence, and it is published.
+
+    One loop without calls into the general way: in steady decode a sixteenth of all rows comes by here each step.
+    """
+    size, model, add = books.kv.block_size, books.info.model_digest, books.kv.index.add
+    chunks, width, at = tokens.tobytes(), 4 * size, 0
+    for seq, length in zip(seqs, lengths, strict=True):
+        chain, number, chunk = seq.chain, length // size - 1, chunks[at : at + width]
+        num_held = len(seq.held) - number * size
+        seq.held.frombytes(chunk[4 * num_held :])
+        if num_held or chain is None or not seq.num_published == len(chain.digests) == number or seq.chain_model != model:
+            if caching:
+                publish_scheduled(books, seq, num_tokens=length, confirmed=True)
+        elif caching:
+            parent = chain.digests[-1] if number else chain.root
+            digest = chain.push(chunk)
+            add(seq.blocks[number], digest=digest, parent=parent, chunk=chunk, owner=seq.request.key, confirmed=True)
+            seq.num_published = number + 1
+        at += width
 
 
 def taint_readers(books: ExecutorBooks, seq: Sequence) -> None:

@@ -1,6 +1,5 @@
 """The rows of one plan, kept until its result comes back: results match by row index, never by slot."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +8,7 @@ from numpy.typing import NDArray
 from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.types import Plan, RowKind
 
-I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,23 +26,21 @@ class RowMap:
 
     Attributes:
         seqs, keys: per row.
-        slot_list, slots: per row, as integers and as i32 [R]. Given only when restored: a sequence that has ended no longer
+        slot_list, slots: per row, as integers and as i64 [R]. Given only when restored: a sequence that has ended no longer
             knows its slot.
         num_decodes: leading rows that decode one token each.
         prefills: the rows behind them.
-        appends: per decode row, appends to the sequence's tokens.
     """
 
-    __slots__ = ("appends", "keys", "num_decodes", "prefills", "seqs", "slot_list", "slots")
+    __slots__ = ("keys", "num_decodes", "prefills", "seqs", "slot_list", "slots")
 
     def __init__(self, decodes: list[Sequence], prefills: list[PrefillRow], *, slots: list[int] | None = None) -> None:
         self.seqs = [*decodes, *(row.seq for row in prefills)]
         self.keys = [seq.request.key for seq in self.seqs]
         self.slot_list = [seq.slot for seq in self.seqs] if slots is None else slots
-        self.slots: I32 = np.array(self.slot_list, np.int32)
+        self.slots: I64 = np.array(self.slot_list, np.int64)
         self.num_decodes = len(decodes)
         self.prefills = prefills
-        self.appends: list[Callable[[int], None]] = [seq.tokens.append for seq in decodes]
 
     def __len__(self) -> int:
         """Number of rows."""

@@ -4,6 +4,7 @@ It has no clock, no randomness and no I/O; the shell records every input before 
 send the plan, `update` with its result.
 """
 
+from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
@@ -85,7 +86,7 @@ class Scheduler(CoreState):
         for request in requests:
             if request.key in self.sequences:
                 raise ValueError(f"key {request.key} is in use")
-            seq = Sequence(request, list(request.prompt))
+            seq = Sequence(request, array("I", request.prompt))
             self.sequences[request.key] = seq
             self.queue.push(seq)
             self.deadlines.add(request.deadline_ns, request.key)

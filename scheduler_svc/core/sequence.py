@@ -1,8 +1,10 @@
 """One sequence in the books: its tokens, where it lives, what it holds."""
 
+from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from scheduler_svc.core.columns import SlotColumns
 from scheduler_svc.core.prefix import PrefixChain, chain_root
 from scheduler_svc.core.types import Request
 
@@ -33,9 +35,10 @@ class Sequence:
 
     Attributes:
         request: as it arrived.
-        tokens: prompt, then every token delivered.
+        held: prompt, then tokens delivered, 4 bytes each; those of the last block may still be in `cols`. Read `tokens`.
         state: see `State`.
         executor_id, slot: where it is resident; -1 = nowhere.
+        cols: columns of that executor, where decodes leave its tokens; None = nowhere.
         blocks: its block table there, in order.
         num_known: tokens known when it was placed there; prefill ends at this length.
         num_cached_tokens: of those, found in the prefix cache.
@@ -49,10 +52,11 @@ class Sequence:
     """
 
     request: Request
-    tokens: list[int]
+    held: "array[int]"
     state: State = State.WAITING
     executor_id: int = -1
     slot: int = -1
+    cols: SlotColumns | None = None
     blocks: list[int] = field(default_factory=list)
     num_known: int = 0
     num_cached_tokens: int = 0
@@ -69,6 +73,13 @@ class Sequence:
     def key(self) -> int:
         """The request's key."""
         return self.request.key
+
+    @property
+    def tokens(self) -> "array[int]":
+        """Prompt, then every token delivered."""
+        if self.cols is not None:
+            self.held.frombytes(self.cols.tokens_after(self.slot, len(self.held)))
+        return self.held
 
     @property
     def num_prompt(self) -> int:
@@ -103,7 +114,9 @@ class Sequence:
         return chain
 
     def leave(self) -> None:
-        """Forgets where it was resident. The caller has given slot and blocks back."""
+        """Forgets where it was resident, but for its tokens. The caller has given slot and blocks back."""
+        self.held = self.tokens
+        self.cols = None
         self.executor_id = -1
         self.slot = -1
         self.blocks = []

@@ -5,6 +5,7 @@ A replayer finds in it what it needs to rebuild an executor: each sequence's tok
 tokens and chain of each published block, the executor's block tables as of its last result, and each plan in flight.
 """
 
+from array import array
 from dataclasses import asdict, fields
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ import numpy as np
 from scheduler_svc.core.cohort import Cohort
 from scheduler_svc.core.counters import Counters
 from scheduler_svc.core.executor import ExecutorBooks
-from scheduler_svc.core.prefix import Entry, chunk_of, token_ids
+from scheduler_svc.core.prefix import PrefixIndex, chunk_of, token_ids
 from scheduler_svc.core.rows import PlanInFlight, PrefillRow, RowMap
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.state import CoreState
@@ -84,8 +85,8 @@ def _sequence(seq: Sequence) -> Data:
 
 
 def _restore_sequence(record: Data) -> Sequence:
-    tokens = list(record["tokens"])
-    request = Request(prompt=tokens[: record["num_prompt"]], **{name: record[name] for name in REQUEST_FIELDS})
+    tokens = array("I", record["tokens"])
+    request = Request(prompt=record["tokens"][: record["num_prompt"]], **{name: record[name] for name in REQUEST_FIELDS})
     seq = Sequence(request, tokens, state=State(record["state"]), blocks=list(record["blocks"]))
     for name in SEQUENCE_FIELDS:
         setattr(seq, name, record.get(name, 0))  # a field that a release before did not have
@@ -113,16 +114,21 @@ def _books(books: ExecutorBooks, core: CoreState) -> Data:
         "refs": list(pool.refs),
         "empty": list(pool.empty),
         "cached": list(pool.cached),
-        "published": [_entry(entry) for _, entry in sorted(books.kv.index.by_block.items())],
+        "published": [_published(books.kv.index, block) for block in books.kv.index.published()],
         "tables": [[slot, list(blocks)] for slot, blocks in sorted(books.tables.by_slot.items())],
         "in_flight": [_flight(flight) for flight in books.in_flight],
     }
 
 
-def _entry(entry: Entry) -> Data:
-    record = asdict(entry)
-    record["tokens"] = token_ids(record.pop("chunk"))
-    return record
+def _published(index: PrefixIndex, block: int) -> Data:
+    return {
+        "block": block,
+        "digest": index.digests[block],
+        "parent": index.parents[block],
+        "owner": index.owners[block],
+        "confirmed": index.confirmed[block],
+        "tokens": token_ids(index.chunks[block]),
+    }
 
 
 def _flight(flight: PlanInFlight) -> Data:
@@ -158,6 +164,8 @@ def _restore_books(record: Data, core: CoreState) -> ExecutorBooks:
     books.decoding = [known[key] for key in record["decoding"]]
     books.retired = {key: known[key] for key in record["retired"]}
     books.leaving = {key: known[key] for key in record["leaving"]}
+    for seq in (*books.running.values(), *books.leaving.values()):
+        seq.cols = books.cols
     _restore_kv(books, record)
     for slot, blocks in record["tables"]:
         books.tables.by_slot[slot] = []
@@ -174,8 +182,8 @@ def _restore_kv(books: ExecutorBooks, record: Data) -> None:
     pool.empty.extend(record["empty"])
     pool.cached.update((block, None) for block in record["cached"])
     for entry in record["published"]:
-        fields_of = {name: value for name, value in entry.items() if name != "tokens"}
-        books.kv.index.add(Entry(chunk=chunk_of(entry["tokens"]), **fields_of))
+        named = {name: value for name, value in entry.items() if name not in ("block", "tokens")}
+        books.kv.index.add(entry["block"], chunk=chunk_of(entry["tokens"]), **named)
 
 
 def _restore_flight(record: Data, known: dict[int, Sequence]) -> PlanInFlight:

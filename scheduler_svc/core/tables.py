@@ -28,9 +28,12 @@ class ExecutorTables:
             self.end(slot)
         for new in plan.new_sequences:
             self.by_slot[new.slot] = []
+        by_slot, count = self.by_slot, self._count
         for row, block in zip(plan.block_rows, plan.block_ids, strict=True):
             if row not in skipped:
-                self.append(slots[row], block)
+                by_slot[slots[row]].append(block)
+                self.num_in_use += not count[block]
+                count[block] += 1
         for row in (*skipped, *ended):
             self.end(slots[row])
         return self.num_in_use

@@ -57,7 +57,7 @@ def swap_two_rows(patch):
         init(self, decodes, prefills, **kwargs)
         if len(decodes) > 1:
             self.seqs[0], self.seqs[1] = self.seqs[1], self.seqs[0]
-            self.appends[0], self.appends[1] = self.appends[1], self.appends[0]
+            self.keys[0], self.keys[1] = self.keys[1], self.keys[0]
 
     patch.setattr(RowMap, "__init__", swapped)
 
@@ -134,7 +134,7 @@ def preempt_drops_the_result_in_flight(patch):
             residency.mark_irregular(books, seq)
             seq.state = State.DISCARDING
             books.leaving[seq.key] = seq
-            seq.tokens = seq.tokens[: seq.num_prompt + max(0, seq.num_emitted - 1)]
+            del seq.tokens[seq.num_prompt + max(0, seq.num_emitted - 1) :]
         else:
             give_back(books, seq)
             residency.requeue(seq, queue)

@@ -49,7 +49,7 @@ def test_snapshot_says_what_a_replayer_needs_to_rebuild_an_executor():
     data = house.core.snapshot()
     for record in data["sequences"]:
         seq = house.core.sequences[record["key"]]
-        assert (record["tokens"], record["slot"], record["blocks"]) == (seq.tokens, seq.slot, seq.blocks)
+        assert (record["tokens"], record["slot"], record["blocks"]) == (list(seq.tokens), seq.slot, seq.blocks)
     [executor] = data["executors"]
     assert executor["columns"]["confirmed"] == house.books.cols.confirmed.tolist()
     assert {entry["block"] for entry in executor["published"]} >= set(executor["cached"])
