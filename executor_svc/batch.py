@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from drumline.errors import PlanRejected
-from executor_svc.plan import BOOL, DECODE, I32, PREFILL, Batch, Plan, SampleColumns
+from executor_svc.plan import BOOL, DECODE, I32, PAGED, PREFILL, Batch, Plan, SampleColumns
 from executor_svc.rows import Rows, judge
 from executor_svc.sampling import Ends
 from executor_svc.slots import Slots
@@ -45,6 +45,7 @@ class Assembler:
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self._rows: Rows | None = None
+        self._is_paged: bool | None = None
         self._kept: tuple[int, SampleColumns, Ends] | None = None
 
     def apply(self, plan: Plan) -> Step:
@@ -56,7 +57,9 @@ class Assembler:
             slots.enter(new)
         self._check_copies(plan)
         rows = self._rows_of(plan)
-        verdict = judge(slots, rows, block_rows=plan.block_rows, block_ids=plan.block_ids)
+        if len(rows.slots):
+            self._check_layout(plan)
+        verdict = judge(slots, rows, block_rows=plan.block_rows, block_ids=plan.block_ids, lives_in_blocks=plan.layout == PAGED)
         live = np.flatnonzero(verdict.running).astype(np.int32)
         step_slots, kinds, fed = rows.slots, rows.kinds, rows.num_tokens
         if len(live) < len(step_slots):
@@ -78,6 +81,14 @@ class Assembler:
             raise PlanRejected("repeat_rows, but no plan of this session had rows")
         self._rows = self._rows.decoding()
         return self._rows
+
+    def _check_layout(self, plan: Plan) -> None:
+        """Rows that live in blocks and rows with caches of their own do not know of each other."""
+        is_paged = plan.layout == PAGED
+        if self._is_paged is None:
+            self._is_paged = is_paged
+        if is_paged != self._is_paged:
+            raise PlanRejected("a session keeps to LAYOUT_PAGED or to the dense layouts; this plan changes over")
 
     def _check_copies(self, plan: Plan) -> None:
         for name, ids in (("copy_src", plan.copy_src), ("copy_dst", plan.copy_dst)):
@@ -102,6 +113,10 @@ class Assembler:
             copy_src=plan.copy_src,
             copy_dst=plan.copy_dst,
             want_digests=plan.want_digests,
+            layout=plan.layout,
+            cache_op=plan.cache_op,
+            slots=rows,
+            left_slots=slots.take_left(),
         )
         if slots.sampling.prompt_logprobs[rows].any():
             self._score_prompts(batch, rows, kinds=kinds, fed=fed, base=base)

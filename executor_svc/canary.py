@@ -4,7 +4,7 @@ import numpy as np
 
 from executor_svc.backends.base import BackendInfo, ModelInfo
 from executor_svc.batch import Assembler
-from executor_svc.plan import I32, PREFILL_LAST, Batch, NewSequence, Plan, Sampling
+from executor_svc.plan import CACHE_NOTHING, I32, PAGED, PER_SEQUENCE, PREFILL_LAST, Batch, NewSequence, Plan, Sampling
 from executor_svc.slots import SlotLimits, Slots
 
 
@@ -25,9 +25,9 @@ def canary_batch(model: ModelInfo, info: BackendInfo) -> Batch:
         session_epoch=0,
         grant_id=0,
         cohort_id=0,
-        cache_op=0,
-        layout=0,
-        advance=0,
+        cache_op=CACHE_NOTHING,
+        layout=PAGED,
+        advance=PER_SEQUENCE,
         freed_slots=[],
         aborted_slots=[],
         new_sequences=[NewSequence(0, zero, num_prompt_tokens=1, num_cached_tokens=0, sampling=Sampling(max_tokens=1))],

@@ -33,6 +33,9 @@ def commit(slots: Slots, step: Step, sampled: Sampled) -> StepResult:
     digest = np.zeros(step.num_rows if plan.want_digests else 0, np.uint64)
     if len(digest) and len(sampled.digest):
         digest[step.rows] = np.where(failed, 0, sampled.digest)
+    lead_pad: I32 = np.zeros(step.num_rows if len(sampled.lead_pad) else 0, np.int32)
+    if len(lead_pad):
+        lead_pad[step.rows] = sampled.lead_pad
     return StepResult(
         step_id=plan.step_id,
         session_epoch=plan.session_epoch,
@@ -49,6 +52,8 @@ def commit(slots: Slots, step: Step, sampled: Sampled) -> StepResult:
         num_blocks_in_use=slots.blocks.num_in_use,
         forward_ns=sampled.forward_ns,
         sample_ns=sampled.sample_ns,
+        lead_pad=lead_pad,
+        copies=sampled.copies,
     )
 
 

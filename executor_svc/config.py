@@ -50,11 +50,22 @@ class ExecutorSettings(ServiceSettings):
     ragged: Literal["auto", "refuse"] = Field(
         default="auto", description="Declaration whether rows of different lengths may share a step; auto = as the backend says."
     )
+    mtp_per_seq_kv: bool = Field(
+        default=False,
+        description="ARC_MTP_PER_SEQ_KV: rows of a drafting pipeline over dense caches may move each by what it accepted.",
+    )
+    v4_xs_per_seq: bool = Field(
+        default=False, description="ARC_V4_XS_PER_SEQ: xs_rolling slots of one batch may have seen different numbers of tokens."
+    )
     drain_timeout_s: float = Field(default=30.0, ge=0, description="How long resident sequences may finish after SIGTERM, seconds.")
     fake_step_ms: float = Field(default=0.0, ge=0, description="fake: how long each step takes, milliseconds.")
     fake_eos_chance: float = Field(default=0.01, ge=0, le=1, description="fake: chance that a token is the end of the sequence.")
     fake_alphabet: Literal["words", "bytes"] = Field(
         default="words", description="fake: emit whole words, or any byte (hard on detokenisers)."
+    )
+    fake_drafter: Literal["none", "mtp", "v4"] = Field(
+        default="none",
+        description="fake: declare as a drafting pipeline over dense caches: mtp over normal slots, v4 over xs_rolling ones too.",
     )
     fake_fail_token: int = Field(default=-1, description="fake: a row that feeds this token fails alone; -1 = none.")
     fake_crash_token: int = Field(default=-1, description="fake: a step that feeds this token raises; -1 = none.")

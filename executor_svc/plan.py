@@ -16,6 +16,12 @@ BOOL = NDArray[np.bool_]
 
 PREFILL, PREFILL_LAST, DECODE = 1, 2, 3
 """Row kinds, values of `plan.proto` RowKind."""
+CACHE_NOTHING, CACHE_IN, CACHE_RESET = 1, 2, 3
+"""Cache operations, values of `plan.proto` CacheOp."""
+PAGED, ALIGNED, STRIPPED = 1, 2, 3
+"""Layouts, values of `plan.proto` Layout; the last two are the dense ones."""
+COHORT, PER_SEQUENCE = 1, 2
+"""How rows move, values of `plan.proto` Advance."""
 FINISH_STOP, FINISH_LENGTH = 1, 2
 """Values of `common.proto` FinishReason that an executor decides."""
 
@@ -147,6 +153,9 @@ class Batch:
             the row predicts prompt_targets[prompt_target_start[p] + j]. As many as the chunk has, clipped to the prompt.
         copy_src, copy_dst: i32, blocks to copy before the rows.
         want_digests: a 64-bit digest per row.
+        layout, cache_op: as in the plan.
+        slots: i32 [R'], the slot of each row; dense caches are kept under it.
+        left_slots: i32, slots whose sequence ended or left since the batch before: nobody needs their caches.
     """
 
     token_ids: I32
@@ -162,6 +171,25 @@ class Batch:
     want_digests: bool
     prompt_target_start: I32 = field(default_factory=lambda: np.zeros(1, np.int32))
     prompt_targets: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    layout: int = PAGED
+    cache_op: int = CACHE_NOTHING
+    slots: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    left_slots: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing to run, to copy, to drop or to forget."""
+        idle = not (len(self.token_ids) or len(self.copy_src))
+        return idle and (self.layout == PAGED or not (len(self.left_slots) or self.cache_op == CACHE_RESET))
+
+
+@dataclass(slots=True)
+class CopyCounts:
+    """Copies between own and batched caches in one step; fields as in `plan.proto` CopyCounters."""
+
+    cache_in: int = 0
+    strip: int = 0
+    needless_in: int = 0
 
 
 @dataclass(slots=True)
@@ -185,6 +213,8 @@ class Sampled:
         prompt_logprobs: batch row -> Logprobs of prompt tokens (start+1 .. start+n, clipped to the prompt).
         digest: u64 [R'], or empty.
         forward_ns, sample_ns: where the time went.
+        lead_pad: i32 [R'], dead columns in front of each row, or empty unless the batch's `cache_op` was IN.
+        copies: what joining and splitting caches took.
     """
 
     token_ids: I32
@@ -194,6 +224,8 @@ class Sampled:
     digest: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
     forward_ns: int = 0
     sample_ns: int = 0
+    lead_pad: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    copies: CopyCounts = field(default_factory=CopyCounts)
 
 
 @dataclass(slots=True)
@@ -218,3 +250,6 @@ class StepResult:
     forward_ns: int = 0
     sample_ns: int = 0
     idle_ns: int = 0
+    lead_pad: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    copies: CopyCounts = field(default_factory=CopyCounts)
+    advance: int = COHORT

@@ -68,8 +68,10 @@ class Verdict:
             self.running &= ~wrong
 
 
-def judge(slots: Slots, rows: Rows, *, block_rows: I32, block_ids: I32) -> Verdict:
+def judge(slots: Slots, rows: Rows, *, block_rows: I32, block_ids: I32, lives_in_blocks: bool) -> Verdict:
     """Sorts rows into running, skipped and failed; appends the blocks of running rows; ends the sequences of failed ones.
+
+    Rows that live in blocks must be covered by them.
 
     Raises PlanRejected when a block is given to a row that the plan does not have.
     """
@@ -78,6 +80,8 @@ def judge(slots: Slots, rows: Rows, *, block_rows: I32, block_ids: I32) -> Verdi
     if len(block_rows):
         _append_blocks(slots, rows, verdict, block_rows=block_rows, block_ids=block_ids)
     _judge_lengths(slots, rows, verdict)
+    if lives_in_blocks:
+        _judge_cover(slots, rows, verdict)
     _end_failed(slots, rows, verdict)
     return verdict
 
@@ -136,8 +140,11 @@ def _judge_lengths(slots: Slots, rows: Rows, verdict: Verdict) -> None:
         short, last = rows.kinds == PREFILL, rows.kinds == PREFILL_LAST
         wrong = (short & ((fed < 1) | (fed >= left))) | (last & (fed != left))
         verdict.refuse(wrong, lambda row: f"num_tokens of the chunk is {int(fed[row])}, {int(left[row])} known tokens are left")
+
+
+def _judge_cover(slots: Slots, rows: Rows, verdict: Verdict) -> None:
     covered = slots.blocks.count[rows.slots] * np.int64(slots.limits.block_size)
-    needed = computed.astype(np.int64) + fed
+    needed = slots.num_computed[rows.slots].astype(np.int64) + rows.num_tokens
     verdict.refuse(needed > covered, lambda row: f"blocks cover {int(covered[row])} tokens, the row needs {int(needed[row])}")
 
 

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from drumline import limits, rpc
-from drumline.errors import Draining, DrumlineError, Internal, PlanRejected, StaleEpoch
+from drumline.errors import Draining, DrumlineError, Internal, PlanRejected, StaleEpoch, StaleGrant
 from drumline.executor.v1 import executor_pb2 as pb
 from drumline.executor.v1.executor_pb2_grpc import ExecutorServicer
 from executor_svc import wire
@@ -88,8 +88,10 @@ class ExecutorService(ExecutorServicer):
         if self._draining:
             raise Draining("this executor is shutting down")
         told = request.open
-        opening = Opening(told.session_epoch, told.protocol_version, told.model_digest, told.grant_id)
+        opening = Opening(told.session_epoch, told.protocol_version, told.model_digest, told.grant_id, told.ragged_granted)
         opening.check(model_digest=self._model.model_digest, newest_epoch=self._newest_epoch)
+        if told.ragged_granted and not self._info.ragged_granted:
+            raise StaleGrant(f"ragged cohorts were granted, but this executor refuses them: {self._info.ragged_reason}")
         self.end_session(StaleEpoch(f"session {self._newest_epoch} was taken over by {opening.session_epoch}"))
         self._newest_epoch = opening.session_epoch
         self._session = Session(opening, slot_limits(self._model, self._info))
@@ -113,7 +115,7 @@ class ExecutorService(ExecutorServicer):
                 arrived_ns = time.monotonic_ns()
                 if request.WhichOneof("message") != "plan":
                     raise PlanRejected("after `open`, every message of RunPlans must be `plan`")
-                plan = wire.plan_of(request.plan, max_num_seqs=self._info.max_num_seqs)
+                plan = wire.plan_of(request.plan, max_num_seqs=self._info.max_num_seqs, layouts=self._info.layouts)
                 session.accept(step_id=plan.step_id, session_epoch=plan.session_epoch, grant_id=plan.grant_id)
                 await self._worker.submit(Job(session.work, plan, arrived_ns))
                 await session.wait_held_below(limits.MAX_PLANS_QUEUED)

@@ -31,6 +31,7 @@ class Opening:
     protocol_version: int
     model_digest: str
     grant_id: int
+    ragged_granted: bool = False
 
     def check(self, *, model_digest: str, newest_epoch: int) -> None:
         """Raises the named error of the first thing that does not fit."""
@@ -57,7 +58,7 @@ class Session:
 
     def __init__(self, opening: Opening, slot_limits: SlotLimits) -> None:
         self.opening = opening
-        self.work = Work(slot_limits, deliver=self._deliver_from_worker)
+        self.work = Work(slot_limits, deliver=self._deliver_from_worker, ragged_granted=opening.ragged_granted)
         self.outbox: asyncio.Queue[StepResult | DrainNotice] = asyncio.Queue(maxsize=limits.MAX_PLANS_QUEUED + 1)
         self.error: DrumlineError | None = None
         self._loop: Final = asyncio.get_running_loop()

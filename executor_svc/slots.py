@@ -58,6 +58,7 @@ class Slots:
         self.blocks = BlockTables(num_slots=size, width=width, num_blocks=limits.num_blocks)
         self.version = 0
         self.num_live = 0
+        self._left: set[int] = set()
         self._refusals: dict[int, tuple[str, str]] = {}
 
     def free(self, slots: list[int]) -> None:
@@ -106,7 +107,14 @@ class Slots:
         """Why a REFUSED slot's sequence cannot run: code and words."""
         return self._refusals[slot]
 
+    def take_left(self) -> I32:
+        """Slots whose sequence ended or left since the last call, rising: what a backend keeps for them is of no use any more."""
+        left = np.array(sorted(self._left), np.int32)
+        self._left.clear()
+        return left
+
     def _leave(self, slots: I32) -> None:
+        self._left.update(slots.tolist())
         self.num_live -= int(np.count_nonzero(self.status[slots] == LIVE))
         self.blocks.clear(slots)
         if self._refusals:

@@ -15,13 +15,14 @@ from drumline.executor.v1.executor_pb2 import GetCapabilitiesResponse, GetModelR
 from drumline.plan.v1 import plan_pb2 as pb
 from drumline.version import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, SOFTWARE_VERSION
 from executor_svc.backends.base import BackendInfo, ModelInfo
-from executor_svc.plan import I32, Logprobs, NewSequence, Plan, Sampling, StepResult
+from executor_svc.plan import I32, PAGED, Logprobs, NewSequence, Plan, Sampling, StepResult
 
 _MAX: Final = 2**31 - 1
 
 
-def plan_of(message: pb.StepPlan, *, max_num_seqs: int) -> Plan:
-    """A plan as arrays. Raises PlanRejected for a plan that makes no sense as a whole."""
+def plan_of(message: pb.StepPlan, *, max_num_seqs: int, layouts: Collection[int] = (PAGED,)) -> Plan:
+    """A plan as arrays. Raises PlanRejected for a plan that makes no sense as a whole. `layouts`: those served here."""
+    _check_layout(message, layouts=layouts)
     _check_columns(message, max_num_seqs=max_num_seqs)
     return Plan(
         step_id=message.step_id,
@@ -47,12 +48,18 @@ def plan_of(message: pb.StepPlan, *, max_num_seqs: int) -> Plan:
     )
 
 
+def _check_layout(message: pb.StepPlan, *, layouts: Collection[int]) -> None:
+    if message.layout not in layouts:
+        served = ", ".join(pb.Layout.Name(cast(pb.Layout.ValueType, layout)) for layout in layouts)
+        raise PlanRejected(f"layout {message.layout} is not served; this executor serves {served}")
+    if message.layout == pb.LAYOUT_PAGED and message.cache_op != pb.CACHE_OP_NOTHING:
+        raise PlanRejected(f"cache_op {message.cache_op} contradicts LAYOUT_PAGED, which is always CACHE_OP_NOTHING")
+    if message.cache_op not in (pb.CACHE_OP_NOTHING, pb.CACHE_OP_IN, pb.CACHE_OP_RESET):
+        raise PlanRejected(f"cache_op {message.cache_op} is not known")
+
+
 def _check_columns(message: pb.StepPlan, *, max_num_seqs: int) -> None:
     size = len(message.slot)
-    if message.layout != pb.LAYOUT_PAGED:
-        raise PlanRejected(f"layout {message.layout} is not served; this executor serves LAYOUT_PAGED")
-    if message.cache_op != pb.CACHE_OP_NOTHING:
-        raise PlanRejected(f"cache_op {message.cache_op} contradicts LAYOUT_PAGED, which is always CACHE_OP_NOTHING")
     if message.advance not in (pb.ADVANCE_COHORT, pb.ADVANCE_PER_SEQUENCE):
         raise PlanRejected(f"advance {message.advance} is not known")
     if size > max_num_seqs or len(message.new_sequences) > max_num_seqs:
@@ -126,6 +133,8 @@ def result_to_wire(result: StepResult) -> pb.StepResult:
         prompt_logprobs=_logprobs(result.prompt_logprobs),
         digest=result.digest.tolist(),
         num_blocks_in_use=result.num_blocks_in_use,
+        lead_pad=result.lead_pad.tolist(),
+        advance=cast(pb.Advance.ValueType, result.advance),
         timing=pb.StepTiming(
             queue_ns=result.queue_ns,
             assemble_ns=result.assemble_ns,
@@ -134,8 +143,11 @@ def result_to_wire(result: StepResult) -> pb.StepResult:
             idle_ns=result.idle_ns,
         ),
     )
-    if result.num_copied_on_write:
+    copies = result.copies
+    if result.num_copied_on_write or copies.cache_in or copies.strip or copies.needless_in:
         message.copies.copy_on_write = result.num_copied_on_write
+        message.copies.cache_in, message.copies.strip = copies.cache_in, copies.strip
+        message.copies.needless_in = copies.needless_in
     return message
 
 
@@ -168,7 +180,7 @@ def capabilities(model: ModelInfo, info: BackendInfo, *, instance_id: str) -> Ge
         max_num_seqs=info.max_num_seqs,
         max_num_batched_tokens=info.max_num_batched_tokens,
         vocab_size=model.vocab_size,
-        layouts=[pb.LAYOUT_PAGED],
+        layouts=[cast(pb.Layout.ValueType, layout) for layout in info.layouts],
         device=info.device,
         kernels=info.kernels,
         precision=info.precision,

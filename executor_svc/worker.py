@@ -38,13 +38,17 @@ class Work:
     """What one session has on the device. Dropping it frees every slot and block at once.
 
     Attributes:
+        ragged_granted: whether its scheduler admitted rows of different lengths into one step.
         deliver: called on the worker thread with each result in plan order, or with the error that ends the session.
         closed: set from any thread; plans still queued are dropped and nothing more is delivered.
     """
 
-    def __init__(self, slot_limits: SlotLimits, *, deliver: Callable[[StepResult | DrumlineError], None]) -> None:
+    def __init__(
+        self, slot_limits: SlotLimits, *, deliver: Callable[[StepResult | DrumlineError], None], ragged_granted: bool = False
+    ) -> None:
         self.slots = Slots(slot_limits)
         self.assembler = Assembler(self.slots)
+        self.ragged_granted = ragged_granted
         self.deliver = deliver
         self.closed = False
 
@@ -143,8 +147,7 @@ class Worker:
         outcome: StepResult | DrumlineError
         try:
             if job.work is not self._current:
-                self._backend.reset()
-                self._current, self._done_ns = job.work, 0
+                self._begin(job.work)
             outcome = self._step(job)
         except DrumlineError as error:
             outcome = error
@@ -154,12 +157,20 @@ class Worker:
         if not job.work.closed:
             job.work.deliver(outcome)
 
+    def _begin(self, work: Work) -> None:
+        """The first plan of a session: what its scheduler granted is known to the pipeline before the first step."""
+        self._backend.reset()
+        self._backend.pipeline.begin_session()
+        self._backend.pipeline.set_ragged_batch_admission(granted=work.ragged_granted)
+        self._current, self._done_ns = work, 0
+
     def _step(self, job: Job) -> StepResult:
         started_ns = time.monotonic_ns()
         step = job.work.assembler.apply(job.plan)
         assembled_ns = time.monotonic_ns()
         sampled = self._forward(step)
         result = commit(job.work.slots, step, sampled)
+        result.advance = self._backend.pipeline.kv_advance()
         result.queue_ns = started_ns - job.arrived_ns
         result.assemble_ns = assembled_ns - started_ns
         result.idle_ns = max(0, job.arrived_ns - self._done_ns) if self._done_ns else 0
@@ -168,20 +179,21 @@ class Worker:
 
     def _forward(self, step: Step) -> Sampled:
         """The backend's step; an exception of it fails the rows of this step, by name, and no others."""
-        if not len(step.rows) and not len(step.batch.copy_src):
+        if step.batch.is_empty:
             return Sampled(token_ids=np.zeros(0, np.int32))
         try:
             sampled = self._backend.forward(step.batch)
             if len(sampled.token_ids) != len(step.batch.sample.rows):
                 raise ValueError("the backend sampled for another number of rows")
+        except DrumlineError as error:  # it said no, by name: the device is well
+            log.warning("step %d was refused: %s", step.plan.step_id, error.message)
+            return _failed(step, (error.code, error.message))
         except Exception as error:
             log.exception("step %d failed in the backend", step.plan.step_id)
             self._failures += 1
             if self._failures >= FAILURES_UNTIL_UNHEALTHY:
                 self._set_health(healthy=False)
-            reason = (Internal.code, f"the step failed on the device: {type(error).__name__}")
-            rows = dict.fromkeys(range(len(step.rows)), reason)
-            return Sampled(token_ids=np.zeros(len(step.batch.sample.rows), np.int32), row_errors=rows)
+            return _failed(step, (Internal.code, f"the step failed on the device: {type(error).__name__}"))
         self._failures = 0
         self._set_health(healthy=True)
         return sampled
@@ -190,3 +202,9 @@ class Worker:
         if healthy != self.healthy:
             self.healthy = healthy
             self._on_health(healthy)
+
+
+def _failed(step: Step, reason: tuple[str, str]) -> Sampled:
+    """Every row of the step ends for the same reason."""
+    rows = dict.fromkeys(range(len(step.rows)), reason)
+    return Sampled(token_ids=np.zeros(len(step.batch.sample.rows), np.int32), row_errors=rows)

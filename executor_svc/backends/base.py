@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from executor_svc.plan import Batch, Sampled
+from executor_svc.plan import PAGED, Batch, Sampled
+from executor_svc.ragged import RaggedPipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class BackendInfo:
     batch_invariant: bool
     ragged_granted: bool
     ragged_reason: str
+    layouts: tuple[int, ...] = (PAGED,)
 
 
 class Backend(Protocol):
@@ -50,11 +52,18 @@ class Backend(Protocol):
         """Constant after construction."""
         ...
 
-    def forward(self, batch: Batch) -> Sampled:
-        """Writes keys and values of the fed tokens into their blocks and samples one token for each row of `batch.sample`.
+    @property
+    def pipeline(self) -> RaggedPipeline:
+        """Who declares whether rows of different lengths may share a step, and hears what was granted."""
+        ...
 
-        Changes only cache blocks named by the batch. Owns nothing of `batch` after it returns; the caller owns the result. A row
-        that cannot be computed (non-finite logits) is reported in `row_errors`; an exception means that the whole batch failed.
+    def forward(self, batch: Batch) -> Sampled:
+        """Writes keys and values of the fed tokens into the cache and samples one token for each row of `batch.sample`.
+
+        Changes only cache blocks named by the batch, and in a dense layout the caches of its rows. Owns nothing of `batch` after
+        it returns; the caller owns the result. A row that cannot be computed (non-finite logits) is reported in `row_errors`; an
+        exception means that the whole batch failed. One that asks for what a cache cannot do raises a DrumlineError with the
+        reason, every cache unchanged.
         """
         ...
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from executor_svc.backends.base import BackendInfo, ModelInfo
+from executor_svc.backends.cpu_layouts import cpu_pipeline, dense_caches, warm_up_dense
 from executor_svc.backends.warm_up import plain_batch
 from executor_svc.config import ExecutorSettings
 from executor_svc.model.cache import KvCache, block_bytes
@@ -18,14 +19,15 @@ from executor_svc.model.load import OpenModel, open_model
 from executor_svc.model.precision import choose_precision
 from executor_svc.model.score import digests, row_errors, sampled_logprobs, score_prompts
 from executor_svc.model.weights import load_weights
-from executor_svc.plan import Batch, Sampled
+from executor_svc.plan import ALIGNED, PAGED, STRIPPED, Batch, Sampled
+from executor_svc.ragged import RaggedPipeline
 from kernels.cpu.jit import set_num_threads
 from kernels.cpu.sample import sample
 from kernels.layout import BLOCK_SIZE
 
 log = logging.getLogger(__name__)
 
-KERNELS = ("cpu.paged_attention", "cpu.rope_kv_write", "cpu.rms_norm", "cpu.silu_mul", "cpu.sample")
+KERNELS = ("cpu.paged_attention", "cpu.dense_attention", "cpu.rope_kv_write", "cpu.rms_norm", "cpu.silu_mul", "cpu.sample")
 
 
 class CpuBackend:
@@ -50,6 +52,9 @@ class CpuBackend:
             self._decoder = Decoder(opened.config, weights=weights, max_model_len=self._max_model_len)
         num_blocks = _num_blocks(settings, opened)
         self._cache: KvCache | None = (cache := KvCache(opened.config, num_blocks=num_blocks))
+        self._dense = dense_caches(opened.config, blocks=cache)
+        self._pipeline = cpu_pipeline(opened.config, refused=settings.ragged == "refuse")
+        declared = self._pipeline.ragged_batch_admission()
         self._info = BackendInfo(
             block_size=BLOCK_SIZE,
             num_blocks=num_blocks,
@@ -59,10 +64,9 @@ class CpuBackend:
             kernels=KERNELS,
             precision=precision.name,
             batch_invariant=precision.batch_invariant,
-            ragged_granted=settings.ragged == "auto",
-            ragged_reason="paged attention takes a length per row"
-            if settings.ragged == "auto"
-            else "refused by the setting `ragged`",
+            ragged_granted=declared.granted,
+            ragged_reason=declared.reason,
+            layouts=(PAGED, ALIGNED, STRIPPED),
         )
         self._warm_up(cache)
         log.info("%s: %s, %d KV blocks of %d tokens", self._model.model_name, self._info.device, num_blocks, BLOCK_SIZE)
@@ -77,6 +81,11 @@ class CpuBackend:
         """See `Backend`."""
         return self._info
 
+    @property
+    def pipeline(self) -> RaggedPipeline:
+        """See `Backend`."""
+        return self._pipeline
+
     def forward(self, batch: Batch) -> Sampled:
         """See `Backend`."""
         if self._cache is None:
@@ -85,10 +94,17 @@ class CpuBackend:
         started_ns = time.perf_counter_ns()
         self._cache.copy(batch.copy_src, destination=batch.copy_dst)
         if not len(batch.token_ids):
+            self._dense.tidy(batch)
             return Sampled(token_ids=np.zeros(0, np.int32))
         with torch.inference_mode():
-            hidden = self._decoder.hidden(batch, cache=self._cache)
-            return self._finish(batch, hidden, started_ns=started_ns)
+            if batch.layout == PAGED:
+                return self._finish(batch, self._decoder.hidden(batch, cache=self._cache), started_ns=started_ns)
+            self._dense.granted = self._pipeline.granted
+            with self._dense.step(batch):
+                hidden = self._decoder.hidden(batch, cache=self._dense)
+            sampled = self._finish(batch, hidden, started_ns=started_ns)
+        sampled.lead_pad, sampled.copies = self._dense.lead_pad, self._dense.copies
+        return sampled
 
     def _finish(self, batch: Batch, hidden: torch.Tensor, *, started_ns: int) -> Sampled:
         """Head, sampler and all that a plan may want of the last hidden states."""
@@ -117,14 +133,17 @@ class CpuBackend:
             for num_tokens in sorted({1, most}):
                 batch = plain_batch(num_tokens, block_size=BLOCK_SIZE)
                 self._finish(batch, self._decoder.hidden(batch, cache=cache, num_layers=1), started_ns=0)
+                warm_up_dense(self._decoder, batch, dense=self._dense)
         log.info("kernels ready after %.1f s (compiled once for each release, then cached)", time.monotonic() - started_s)
 
     def reset(self) -> None:
-        """Nothing to do: a block is written before it is read."""
+        """Own caches go; a block is written before it is read."""
+        self._dense.reset()
 
     def close(self) -> None:
         """See `Backend`."""
         self._cache = None
+        self._dense.close()
 
 
 def _max_model_len(settings: ExecutorSettings, opened: OpenModel) -> int:

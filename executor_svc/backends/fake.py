@@ -9,15 +9,29 @@ Legend: K blocks, B block size, R rows, W widest table, S rows that sample.
 
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from executor_svc.backends import fake_tokenizer
 from executor_svc.backends.base import BackendInfo, ModelInfo
+from executor_svc.backends.fake_pipeline import fake_pipeline
 from executor_svc.config import ExecutorSettings
-from executor_svc.plan import F32, I32, U64, Batch, Logprobs, SampleColumns, Sampled
+from executor_svc.plan import (
+    ALIGNED,
+    CACHE_IN,
+    F32,
+    I32,
+    PAGED,
+    STRIPPED,
+    U64,
+    Batch,
+    Logprobs,
+    SampleColumns,
+    Sampled,
+)
+from executor_svc.ragged import RaggedPipeline, RaggedSwitches
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -42,6 +56,8 @@ class FakeOptions:
     fail_token: int = -1
     crash_token: int = -1
     ragged_granted: bool = True
+    drafter: str = "none"
+    switches: RaggedSwitches = field(default_factory=RaggedSwitches)
 
 
 class FakeBackend:
@@ -67,6 +83,8 @@ class FakeBackend:
             max_model_len=options.max_model_len,
             vocab_size=vocabulary.size,
         )
+        self._pipeline = fake_pipeline(options.drafter, refused=not options.ragged_granted, switches=options.switches)
+        declared = self._pipeline.ragged_batch_admission()
         self._info = BackendInfo(
             block_size=options.block_size,
             num_blocks=options.num_blocks,
@@ -76,10 +94,9 @@ class FakeBackend:
             kernels=("fake",),
             precision="fake",
             batch_invariant=True,
-            ragged_granted=options.ragged_granted,
-            ragged_reason="the fake backend keeps a length per row"
-            if options.ragged_granted
-            else "refused by the setting `ragged`",
+            ragged_granted=declared.granted,
+            ragged_reason=declared.reason,
+            layouts=(PAGED, ALIGNED, STRIPPED),
         )
 
     @property
@@ -92,8 +109,13 @@ class FakeBackend:
         """As asked for in the options."""
         return self._info
 
+    @property
+    def pipeline(self) -> RaggedPipeline:
+        """See `Backend`."""
+        return self._pipeline
+
     def forward(self, batch: Batch) -> Sampled:
-        """See `Backend`; takes `step_ms`."""
+        """See `Backend`; takes `step_ms`. Rows live in blocks whatever the layout; what a dense one would put in front is told."""
         started_ns = time.monotonic_ns()
         if (batch.token_ids == self._options.crash_token).any():
             raise RuntimeError("fake_crash_token was fed")
@@ -106,6 +128,9 @@ class FakeBackend:
         sampled = self._sample(batch, state)
         sampled.forward_ns = forward_ns
         sampled.sample_ns = time.monotonic_ns() - started_ns - forward_ns
+        if batch.cache_op == CACHE_IN:
+            own = batch.context_len - np.diff(batch.query_start)
+            sampled.lead_pad = (own.max(initial=0) - own).astype(np.int32)
         return sampled
 
     def reset(self) -> None:
@@ -228,4 +253,6 @@ def options_of(told: ExecutorSettings) -> FakeOptions:
         fail_token=told.fake_fail_token,
         crash_token=told.fake_crash_token,
         ragged_granted=told.ragged != "refuse",
+        drafter=told.fake_drafter,
+        switches=RaggedSwitches(told.mtp_per_seq_kv, told.v4_xs_per_seq),
     )
