@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from scheduler_svc.core.types import ExecutorInfo, FinishReason, NewSequence, Plan, RowKind, StepResult
+from scheduler_svc.sim.cohort_rules import CohortRules
 
 GARBAGE = 0
 END_TOKEN = 1
@@ -87,12 +88,19 @@ class ModelExecutor:
         plans_in_flight: the scheduler's bound: how far it may plan without knowing of a failure.
         fail_row: called with (step_id, row, key); True makes that row fail alone.
         num_fed: tokens fed so far.
+        rules: what it demands of a cohort; None = rows of any kind and length may mix.
     """
 
     def __init__(
-        self, info: ExecutorInfo, *, fail_row: Callable[[int, int, int], bool] | None = None, plans_in_flight: int = 2
+        self,
+        info: ExecutorInfo,
+        *,
+        fail_row: Callable[[int, int, int], bool] | None = None,
+        plans_in_flight: int = 2,
+        rules: CohortRules | None = None,
     ) -> None:
         self.info = info
+        self.rules = rules
         self._blind_until = 0
         self._plans_in_flight = plans_in_flight
         self.fail_row = fail_row or (lambda step_id, row, key: False)
@@ -117,6 +125,9 @@ class ModelExecutor:
         for new in plan.new_sequences:
             self._enter(new)
         rows = self._rows(plan)
+        if self.rules is not None:
+            complaint = self.rules.complaint(plan, rows, [self._slots[row[0]].length for row in rows])
+            self._demand(not complaint, complaint)
         for slot in (row[0] for row in rows):
             if slot in withdrawn and not self._slots[slot].ended:
                 self._end(self._slots[slot])

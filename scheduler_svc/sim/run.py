@@ -1,8 +1,9 @@
 """A seeded simulation: a safety phase full of faults, then a liveness phase in which faults stop and everything must finish."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import ExecutorInfo, FinishReason, Limits
@@ -29,9 +30,18 @@ class Report:
 
 
 def simulate(
-    seed: int, *, num_turns: int = 150, make_core: Callable[[Limits], Scheduler] = Scheduler, thorough: bool = False
+    seed: int,
+    *,
+    num_turns: int = 150,
+    make_core: Callable[[Limits], Scheduler] = Scheduler,
+    thorough: bool = False,
+    granted: bool = False,
+    **changes: Any,
 ) -> Report:
-    """Runs one seed; raises what the core, the executors or the clients find wrong. `make_core` lets a test plant a bug."""
+    """Runs one seed; raises what the core, the executors or the clients find wrong. `make_core` lets a test plant a bug.
+
+    `granted`: what executors declare of ragged cohorts. `changes`: fields of `Limits` that are not drawn.
+    """
     random = Random(seed)  # noqa: S311 - a simulation must be repeatable
     limits = Limits(
         max_waiting_requests=random.choice((4, 30, 30)),
@@ -42,8 +52,9 @@ def simulate(
         enable_prefix_caching=random.random() < 0.8,
         plans_in_flight=random.choice((1, 2, 2, 3)),
     )
+    limits = replace(limits, **changes)
     world = World(limits, core=make_core(limits), thorough=thorough)
-    chaos = Chaos(world, random)
+    chaos = Chaos(world, random, granted=granted)
     num_refused = sum(chaos.turn() for _ in range(num_turns))
     chaos.calm()
     world.settle()
@@ -67,8 +78,9 @@ def simulate(
 class Chaos:
     """Draws what happens next. All choices come from one generator, in one order."""
 
-    def __init__(self, world: World, random: Random) -> None:
+    def __init__(self, world: World, random: Random, *, granted: bool = False) -> None:
         self._world = world
+        self._granted = granted
         self._random = random
         self._block_size = random.choice((1, 2, 4))
         self._num_blocks = random.choice((8, 14, 40))
@@ -119,7 +131,7 @@ class Chaos:
     def _join(self) -> None:
         blocks = self._num_blocks
         info = ExecutorInfo(0, "model", self._block_size, blocks, self._random.choice((40, 64)), 10, self._random.choice((8, 64)))
-        self._world.join(info, fail_row=self._fails)
+        self._world.join(replace(info, ragged_granted=self._granted), fail_row=self._fails)
 
     def _fails(self, step_id: int, row: int, key: int) -> bool:
         """Some sequences fail soon, often while others rely on what they compute; any row may fail now and then."""

@@ -9,6 +9,7 @@ from typing import TypeVar
 from scheduler_svc.core.errors import CoreError
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import ExecutorInfo, FinishReason, Limits, Outputs, Plan, Refusal, Request
+from scheduler_svc.sim.cohort_rules import CohortRules
 from scheduler_svc.sim.model_executor import GARBAGE, ModelExecutor, SimSampling, full_output
 
 T = TypeVar("T")
@@ -73,9 +74,11 @@ class World:
         self._next_executor += 1
         fields = {name: getattr(info, name) for name in info.__slots__}
         info = ExecutorInfo(**{**fields, "executor_id": executor_id})
-        depth = self.core.limits.plans_in_flight
-        self.nodes[executor_id] = Node(ModelExecutor(info, fail_row=fail_row, plans_in_flight=depth))
         self._on_all(lambda core: core.add_executor(info))
+        grant = self.core.executors[executor_id].grant
+        rules = None if self.core.limits.admission == "paged" else CohortRules(granted=grant.granted)
+        depth = self.core.limits.plans_in_flight
+        self.nodes[executor_id] = Node(ModelExecutor(info, fail_row=fail_row, plans_in_flight=depth, rules=rules))
         return executor_id
 
     def submit(
