@@ -68,7 +68,7 @@ class SchedulerProcess:
         try:
             self.recorder = make_recorder(
                 session_epoch=epoch,
-                snapshot=self.core.snapshot,
+                freeze=self.core.freeze,
                 settings={"limits": dataclasses.asdict(limits)},
                 directory=settings.record,
                 segment_bytes=settings.record_segment_bytes,

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from drumline.executor.v1.executor_pb2 import GetCapabilitiesResponse
 from drumline.limits import MAX_TRACE_FRAME_BYTES
-from drumline.trace.frames import Header, Kind, pack_state
+from drumline.trace.frames import Deferred, Header, Kind, pack_state
 from drumline.trace.ring import DEFAULT_BYTES, DEFAULT_FRAMES, Ring
 from drumline.trace.sink import RawFrame, SegmentSink
 from drumline.trace.writer import SegmentWriter, make_directory
@@ -47,18 +47,32 @@ class _Executor:
     in_flight: deque[bytes] = field(default_factory=deque)
 
 
+class State(Protocol):
+    """The core's state at one moment, which goes on existing: `data` gives it as plain data on any thread, as often as asked."""
+
+    @property
+    def num_bytes(self) -> int:
+        """About how many bytes it has when packed."""
+        ...
+
+    def data(self) -> object:
+        """For `pack_state`."""
+        ...
+
+
 class FileRecorder:
     """The Recorder port. One per session; `close` it.
 
-    `snapshot` is asked for the core's state when a segment or a ring generation begins, always at the start of a TICK, when the
-    state is what all frames before it made. With `directory` None nothing but the ring is kept.
+    `freeze` is asked for the core's state when a segment or a ring generation begins, always at the start of a TICK, when the
+    state is what all frames before it made. It is packed by the writer's thread, or when the ring is dumped. With `directory` None
+    nothing but the ring is kept.
     """
 
     def __init__(
         self,
         *,
         session_epoch: int,
-        snapshot: Callable[[], object],
+        freeze: Callable[[], State],
         settings: Mapping[str, Any] | None = None,
         directory: Path | None = None,
         fault_directory: Path | None = None,
@@ -71,7 +85,7 @@ class FileRecorder:
         """`settings` is plain data (the core's `Limits` by field name under "limits"); `fault_directory` defaults beside
         `directory`."""
         self._session_epoch = session_epoch
-        self._snapshot = snapshot
+        self._freeze = freeze
         self._settings = dict(settings or {})
         self._clock = clock
         self._executors: dict[int, _Executor] = {}
@@ -164,28 +178,28 @@ class FileRecorder:
 
     def _take_snapshot(self, now_ns: int) -> None:
         rotate = self._sink is not None and self._sink.rotation_due
-        frame = self._snapshot_frame(now_ns) if self._can_snapshot else None
-        size = len(frame[2][0]) if frame else 0
+        frame, size = self._snapshot_frame(now_ns) if self._can_snapshot else (None, 0)
         self._ring.begin(frame, num_bytes=size)
         if rotate and frame is not None and self._sink is not None:
             self._sink.rotate()
             self._sink.put(frame, num_bytes=size)
 
-    def _snapshot_frame(self, now_ns: int) -> RawFrame | None:
-        """None when it cannot be made, which must not end serving. No segment can begin then, so files end here by name instead of
-        growing for ever; the ring goes on without. Not tried again, since each step would pay for it."""
+    def _snapshot_frame(self, now_ns: int) -> tuple[RawFrame | None, int]:
+        """The frame and about its bytes; no frame when it cannot be made, which must not end serving. No segment can begin then, so
+        files end here by name instead of growing for ever; the ring goes on without. Not tried again: each step would pay."""
         try:
-            state = pack_state(self._snapshot())
+            state = self._freeze()
             executors = [[key, one.address, one.capabilities, list(one.in_flight)] for key, one in self._executors.items()]
-            if len(state) > MAX_TRACE_FRAME_BYTES // 2:
-                raise ValueError(f"the snapshot has {len(state)} bytes; the limit is {MAX_TRACE_FRAME_BYTES // 2}")
+            if state.num_bytes > MAX_TRACE_FRAME_BYTES // 2:
+                raise ValueError(f"the snapshot has about {state.num_bytes} bytes; the limit is {MAX_TRACE_FRAME_BYTES // 2}")
         except Exception:
             _log.exception("no snapshot")
             self._can_snapshot = False
             if self._sink is not None:
                 self._sink.stop("no snapshot could be made")
-            return None
-        return (Kind.SNAPSHOT, now_ns, [state, executors])
+            return None, 0
+        packed = Deferred(lambda: pack_state(state.data()))
+        return (Kind.SNAPSHOT, now_ns, [packed, executors]), state.num_bytes
 
     def _header(self, segment: int) -> Header:
         return Header(

@@ -15,6 +15,7 @@ from scheduler_svc.core.check import ResultCheck
 from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.errors import ResultMismatch
 from scheduler_svc.core.executor import ExecutorBooks, by_key
+from scheduler_svc.core.frozen import Frozen
 from scheduler_svc.core.invariants import check_invariants
 from scheduler_svc.core.news import News
 from scheduler_svc.core.placement import Placement
@@ -23,7 +24,7 @@ from scheduler_svc.core.policy import AdmissionPolicy
 from scheduler_svc.core.prefix import identity
 from scheduler_svc.core.residency import requeue, settle, withdraw
 from scheduler_svc.core.sequence import Sequence, State
-from scheduler_svc.core.snapshot import limits_of, restore_snapshot, take_snapshot
+from scheduler_svc.core.snapshot import limits_of, restore_snapshot
 from scheduler_svc.core.state import CoreState
 from scheduler_svc.core.stats import Stats, collect
 from scheduler_svc.core.types import ExecutorInfo, FinishReason, Limits, Outputs, Plan, Refusal, Request, StepResult
@@ -157,7 +158,11 @@ class Scheduler(CoreState):
 
     def snapshot(self) -> dict[str, object]:
         """Everything, as plain data (sampling objects as given). A restored core makes the same plans from then on."""
-        return take_snapshot(self)
+        return self.freeze().data()
+
+    def freeze(self) -> Frozen:
+        """What `snapshot` would return, kept cheaply until somebody wants it, whatever happens to the core meanwhile."""
+        return Frozen(self)
 
     @classmethod
     def restore(cls, data: dict[str, object], *, policy: AdmissionPolicy | None = None) -> "Scheduler":

@@ -118,7 +118,7 @@ class Session:
         self.epoch = epoch
         self.recorder = FileRecorder(
             session_epoch=epoch,
-            snapshot=self.core.snapshot,
+            freeze=self.core.freeze,
             settings={"limits": asdict(self.limits)},
             directory=directory,
             segment_bytes=segment_bytes,

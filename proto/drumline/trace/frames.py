@@ -110,9 +110,27 @@ def unpack_header(raw: bytes, *, name: str) -> Header:
     return Header(**known)
 
 
+class Deferred:
+    """Bytes of a payload that are made when the frame is written, by whoever writes it: on a recorder's own thread, or never.
+
+    `make` reads nothing that changes. What it raises becomes a ValueError: the frame cannot be written.
+    """
+
+    def __init__(self, make: Callable[[], bytes]) -> None:
+        self._make = make
+
+    def __call__(self) -> bytes:
+        """The bytes, made anew."""
+        try:
+            return self._make()
+        except Exception as failure:
+            raise ValueError(f"no snapshot could be made: {type(failure).__name__}: {failure}") from failure
+
+
 def pack_frame(kind: int, t_ns: int, payload: list[Any]) -> bytes:
-    """A frame as msgpack."""
-    return bytes(msgpack.packb((int(kind), t_ns, payload)))
+    """A frame as msgpack. Raises ValueError when deferred bytes cannot be made."""
+    ready = [item() if isinstance(item, Deferred) else item for item in payload]
+    return bytes(msgpack.packb((int(kind), t_ns, ready)))
 
 
 def unpack_frames(raw: bytes, *, count: int, name: str) -> list[Frame]:

@@ -44,6 +44,17 @@ def test_snapshot_is_plain_data_that_survives_msgpack():
     assert msgpack.packb(again.snapshot()) == packed
 
 
+@pytest.mark.parametrize("turns", [1, 3, 6, 9])
+def test_what_was_frozen_stays_as_it_was(turns):
+    house = busy_house(turns)
+    before, frozen = repr(house.core.snapshot()), house.core.freeze()
+    for _ in range(12):
+        house.send(0)
+        house.deliver(0)
+    assert repr(house.core.snapshot()) != before
+    assert repr(frozen.data()) == repr(frozen.data()) == before
+
+
 def test_snapshot_says_what_a_replayer_needs_to_rebuild_an_executor():
     house = busy_house(4)
     data = house.core.snapshot()

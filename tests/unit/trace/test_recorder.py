@@ -17,16 +17,30 @@ from scheduler_svc.recording import FileRecorder
 CAPS = GetCapabilitiesResponse(model_digest="abc", num_blocks=8).SerializeToString()
 
 
+class Still:
+    """A state that does not change, as `freeze` gives it."""
+
+    num_bytes = 50
+
+    def __init__(self, data: object) -> None:
+        self._data = data
+
+    def data(self) -> object:
+        if isinstance(self._data, Exception):
+            raise self._data
+        return self._data
+
+
 def make(folder: Path | None, faults: Path, **kwargs: object) -> FileRecorder:
     state = {"n": 0}
 
-    def snapshot() -> object:
+    def freeze() -> Still:
         state["n"] += 1
-        return {"n": state["n"], 5: [GetCapabilitiesResponse(model_name="x")]}
+        return Still({"n": state["n"], 5: [GetCapabilitiesResponse(model_name="x")]})
 
     return FileRecorder(
         session_epoch=3,
-        snapshot=snapshot,
+        freeze=freeze,
         settings={"limits": {"max_num_seqs": 4}},
         directory=folder,
         fault_directory=faults,
@@ -157,19 +171,33 @@ def test_a_slow_disk_stops_the_recording_not_the_server(tmp_path: Path, monkeypa
 def test_a_snapshot_that_cannot_be_made_ends_the_files_by_name_and_is_not_tried_at_every_step(tmp_path: Path) -> None:
     num_tries = 0
 
-    def snapshot() -> object:
+    def freeze() -> Still:
         nonlocal num_tries
         num_tries += 1
         raise ValueError("too large")
 
     recorder = make(tmp_path / "d", tmp_path / "f", ring_frames=100)
-    recorder._snapshot = snapshot
+    recorder._freeze = freeze
     recorder.handshake(1, "a:1", CAPS)
     steps(recorder, 500)
     recorder.close()
     assert (recorder.stopped, num_tries) == ("no snapshot could be made", 1)
     (recording,) = open_recordings([recorder.dump("x") or tmp_path])
     assert 50 <= len(list(recording)) <= 210, "the ring goes on"
+
+
+def test_a_snapshot_that_cannot_be_packed_ends_the_files_by_name(tmp_path: Path) -> None:
+    recorder = make(tmp_path / "d", tmp_path / "f", segment_bytes=200)
+    recorder._freeze = lambda: Still(TypeError("of no kind"))
+    recorder.handshake(1, "a:1", CAPS)
+    for _ in range(100):
+        steps(recorder, 5)
+        recorder._sink._wake.set()
+        time.sleep(0.01)
+        if recorder.stopped:
+            break
+    recorder.close()
+    assert recorder.stopped == "no snapshot could be made: TypeError: of no kind"
 
 
 def test_a_later_session_goes_on_behind_the_files_of_an_earlier_one(tmp_path: Path) -> None:
