@@ -126,12 +126,12 @@ class Cohort:
             layer.keys, layer.values = wider.keys, wider.values
         self.num_copies += 2 * len(normal) * len(self.members)
 
-    def roll_back(self, rows: I32, own: I32) -> None:
-        """Slots that count for themselves come down to what their rows kept, i32 [R]; normal ones have the width for that."""
+    def roll_back(self, rows: I32, dropped: I32) -> None:
+        """Slots that count for themselves give back the tokens that their rows did not keep, i32 [R]."""
         for layer in self.layers:
             if isinstance(layer, RowsLayer):
-                for row, length in zip(rows.tolist(), own.tolist(), strict=True):
-                    layer.slots[row].set_len(length)
+                for row, count in zip(rows.tolist(), dropped.tolist(), strict=True):
+                    layer.slots[row].set_len(layer.slots[row].length - count)
 
     def _join_layer(self, slots: Sequence[KvSlot], *, columns: int) -> "NormalLayer | RowsLayer":
         normal = [slot for slot in slots if isinstance(slot, NormalSlot)]

@@ -101,20 +101,24 @@ class DenseCaches:
             raise CacheRefused(f"LAYOUT_ALIGNED moves its rows alike; they kept {int(kept.min())} to {int(kept.max())} tokens")
         rows = _rows_in(cohort, batch)
         own = cohort.own_lengths()[rows] + kept
-        cohort.width += fed if batch.layout == STRIPPED else int(kept[0])
-        cohort.roll_back(rows, own)
+        dropped = fed - kept
+        if batch.layout == ALIGNED:
+            cohort.width += int(kept[0])
+            cohort.roll_back(rows, dropped)
+        else:
+            cohort.width += fed
         self._own.update((slot, Lent(cohort, row)) for slot, row in zip(batch.slots.tolist(), rows.tolist(), strict=True))
         if self._blocks is not None:
             keep_blocks(self._blocks, cohort=cohort, rows=rows, own=own, batch=batch)
-        if batch.layout == STRIPPED and (cohort.lead.any() or (kept != fed).any()):
-            self._strip(batch.slots, own)
+        if batch.layout == STRIPPED and (cohort.lead.any() or dropped.any()):
+            self._strip(batch.slots, dropped)
 
-    def _strip(self, slots: I32, own: I32) -> None:
-        """Takes the cohort apart: each row's own columns and own length, rolled back to what it kept."""
+    def _strip(self, slots: I32, dropped: I32) -> None:
+        """Takes the cohort apart: each row's own columns and own length, less the tokens that it did not keep, i32 [R]."""
         taken = {slot: entry.take() for slot in slots.tolist() if isinstance(entry := self._own[slot], Lent)}
-        for slot, length in zip(slots.tolist(), own.tolist(), strict=True):
+        for slot, count in zip(slots.tolist(), dropped.tolist(), strict=True):
             for part in taken[slot]:
-                part.set_len(length)
+                part.set_len(part.length - count)
         self._own.update(taken)
         self.cohort = None
 

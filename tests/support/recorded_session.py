@@ -78,7 +78,7 @@ class InProcessExecutor:
         )
 
     def run(self, message: StepPlan) -> StepResult:
-        plan = executor_wire.plan_of(message, max_num_seqs=self.limits.num_slots)
+        plan = executor_wire.plan_of(message, max_num_seqs=self.limits.num_slots, layouts=self.backend.info.layouts)
         step = self.assembler.apply(plan)
         busy = len(step.rows) or len(step.batch.copy_src)
         sampled = self.backend.forward(step.batch) if busy else Sampled(token_ids=np.zeros(0, np.int32))
