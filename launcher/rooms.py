@@ -9,6 +9,7 @@ ROOMS: Final = {
     "executor": ("executor_svc.__main__", "Run one executor: owns a device and runs plans."),
     "replay": ("launcher.replay", "Replay a recording and name the first difference."),
     "trace": ("launcher.trace", "Show, explain, compare or export a recording."),
+    "law": ("launcher.law", "Show the bucket shattering law on the real scheduler core: no device, no model."),
     "probe": ("launcher.probe", "Ask a service whether it is healthy: status 0 or 1, for health checks."),
     "bench": ("bench.__main__", "Measure a running or a fresh server from outside."),
 }
