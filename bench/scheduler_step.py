@@ -3,8 +3,8 @@
 
 `python -m bench.scheduler_step [--rows 256] [--steps 600] [--step-ms 0]`
 
-CPU per step is the whole scheduler process (core, recording ring, gRPC threads, delivery) from one result to the next. With
-`--step-ms` above 0 the executor's own idle share says whether scheduling and wire hide behind the device.
+CPU per step is the whole scheduler process (core with prefix caching, recording ring, gRPC threads, delivery) from one result to
+the next. With `--step-ms` above 0 the executor's own idle share says whether scheduling and wire hide behind the device.
 """
 
 import argparse
@@ -63,7 +63,7 @@ class EchoExecutor(ExecutorServicer):
         self._rows = np.zeros(0, np.int64)
         self._lengths = np.zeros(rows, np.int64)
         self._tokens: list[int] = []
-        self._in_use = 0
+        self._num_blocks = np.zeros(rows, np.int64)
         self._ended_ns = 0
 
     async def GetCapabilities(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -99,23 +99,24 @@ class EchoExecutor(ExecutorServicer):
             await context.write(ex.RunPlansResponse(result=result))
 
     def _run(self, plan: StepPlan) -> StepResult:
-        self._in_use += len(plan.block_id)
+        result = StepResult(step_id=plan.step_id, session_epoch=plan.session_epoch)
+        self._num_blocks[[*plan.freed_slots, *plan.aborted_slots]] = 0
+        if plan.repeat_rows or plan.slot:
+            self._run_rows(plan)
+            result.token_ids.extend(self._tokens)
+            result.length.extend(self._lengths[self._rows].tolist())
+        result.num_blocks_in_use = int(self._num_blocks.sum())
+        return result
+
+    def _run_rows(self, plan: StepPlan) -> None:
         num_tokens: Any = 1
-        if not plan.repeat_rows:
+        if plan.slot:
             self._rows = np.array(plan.slot, np.int64)
             num_tokens = np.array(plan.num_tokens, np.int64)
-            for new in plan.new_sequences:
-                self._lengths[new.slot] = 0
+            self._lengths[[new.slot for new in plan.new_sequences]] = 0
             self._tokens = list(range(1000, 1000 + len(self._rows)))
         self._lengths[self._rows] += num_tokens
-        lengths = self._lengths[self._rows].tolist()
-        return StepResult(
-            step_id=plan.step_id,
-            session_epoch=plan.session_epoch,
-            token_ids=self._tokens,
-            length=lengths,
-            num_blocks_in_use=self._in_use,
-        )
+        np.add.at(self._num_blocks, self._rows[list(plan.block_row)], 1)
 
 
 class Meter(FileRecorder):
@@ -133,9 +134,7 @@ class Meter(FileRecorder):
 
 async def run_scheduler(address: str, *, rows: int) -> None:
     """The scheduler's process: READY line, then one JSON line once stdin closes."""
-    settings = SchedulerSettings(
-        executor=(address,), port=0, max_num_seqs=rows, max_num_batched_tokens=rows * 16, enable_prefix_caching=False
-    )
+    settings = SchedulerSettings(executor=(address,), port=0, max_num_seqs=rows, max_num_batched_tokens=rows * 16)
     process = SchedulerProcess(settings, make_recorder=Meter)
     async with running(process):
         print(process.port, flush=True)

@@ -24,6 +24,7 @@ from scheduler_svc.core.types import ExecutorInfo, FinishReason, Layout, Outputs
 T = TypeVar("T")
 _REASONS = {int(reason): reason for reason in FinishReason}
 _LAYOUTS = {int(layout): layout for layout in Layout}
+_COMMON = frozenset({"step_id", "session_epoch", "token_ids", "length", "timing", "num_blocks_in_use", "digest"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +97,22 @@ def requests_of(submit: Submit, *, first_key: int, arrival_ns: int, default_time
 
 def result_of(result: plan_pb2.StepResult) -> StepResult:
     """A result as the core reads it. Raises ValueError for columns that do not belong together or unknown reasons."""
-    return StepResult(
+    # most steps have none of the rare columns; each one that is only looked at costs as much as the tokens
+    rare = {field.name for field, _ in result.ListFields()} - _COMMON
+    columns = StepResult(
         step_id=result.step_id,
-        num_emitted=result.num_emitted[:],
         token_ids=result.token_ids,
         lengths=np.asarray(result.length, np.int64),
-        finished=[(row, _REASONS[reason]) for row, reason in zip(result.finished_row, result.finish_reason, strict=True)],
-        skipped=result.skipped_row[:],
-        errors=[(error.row, error.error.code, error.error.message) for error in result.row_errors],
-        logprobs={entry.row: entry for entry in result.logprobs},
-        prompt_logprobs={entry.row: entry for entry in result.prompt_logprobs},
         num_blocks_in_use=result.num_blocks_in_use,
     )
+    if rare:
+        columns.num_emitted = result.num_emitted[:]
+        columns.finished = [(row, _REASONS[reason]) for row, reason in zip(result.finished_row, result.finish_reason, strict=True)]
+        columns.skipped = result.skipped_row[:]
+        columns.errors = [(error.row, error.error.code, error.error.message) for error in result.row_errors]
+        columns.logprobs = {entry.row: entry for entry in result.logprobs}
+        columns.prompt_logprobs = {entry.row: entry for entry in result.prompt_logprobs}
+    return columns
 
 
 def times_of(result: plan_pb2.StepResult) -> StepTimes:
@@ -128,19 +133,22 @@ def plan_to_wire(plan: Plan, *, session_epoch: int) -> plan_pb2.StepPlan:
         cache_op=cast(plan_pb2.CacheOp.ValueType, int(plan.cache_op)),
         layout=cast(plan_pb2.Layout.ValueType, int(plan.layout)),
         advance=cast(plan_pb2.Advance.ValueType, int(plan.advance)),
-        freed_slots=plan.freed_slots,
-        aborted_slots=plan.aborted_slots,
         repeat_rows=plan.repeat_rows,
-        slot=plan.slots,
-        row_kind=cast(list[plan_pb2.RowKind.ValueType], plan.row_kinds),
-        num_tokens=plan.num_tokens,
-        start=plan.starts,
         block_row=plan.block_rows,
         block_id=plan.block_ids,
-        copy_src=plan.copy_src,
-        copy_dst=plan.copy_dst,
         want_digests=plan.want_digests,
     )
+    if not plan.repeat_rows:
+        wire.slot.extend(plan.slots)
+        wire.row_kind.extend(cast(list[plan_pb2.RowKind.ValueType], plan.row_kinds))
+        wire.num_tokens.extend(plan.num_tokens)
+        wire.start.extend(plan.starts)
+    if plan.freed_slots or plan.aborted_slots:
+        wire.freed_slots.extend(plan.freed_slots)
+        wire.aborted_slots.extend(plan.aborted_slots)
+    if plan.copy_src:
+        wire.copy_src.extend(plan.copy_src)
+        wire.copy_dst.extend(plan.copy_dst)
     for new in plan.new_sequences:
         wire.new_sequences.add(
             slot=new.slot,
@@ -165,6 +173,13 @@ def step_tokens(outputs: Outputs, *, handles: Sequence[int], entries: Sequence[i
     else:
         _select(tokens, outputs, entries)
         place = {entry: index for index, entry in enumerate(entries)}
+    if outputs.finished or outputs.started or outputs.logprobs or outputs.prompt_logprobs:
+        _add_rare(tokens, outputs, place)
+    return response
+
+
+def _add_rare(tokens: StepTokens, outputs: Outputs, place: dict[int, int] | range) -> None:
+    """What a step in steady decode has none of; errors come with `finished`."""
     for entry, reason in _placed(outputs.finished, place):
         tokens.finished_entry.append(entry)
         tokens.finish_reason.append(cast(PbFinishReason.ValueType, int(reason)))
@@ -178,7 +193,6 @@ def step_tokens(outputs: Outputs, *, handles: Sequence[int], entries: Sequence[i
         _add_logprobs(tokens.logprobs, entry, value)
     for entry, value in _placed(outputs.prompt_logprobs.items(), place):
         _add_logprobs(tokens.prompt_logprobs, entry, value)
-    return response
 
 
 def handle_column(handles: Sequence[int]) -> Sequence[int]:

@@ -4,7 +4,7 @@ from scheduler_svc.core.check import RowNews, plain_ints
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.news import News
 from scheduler_svc.core.residency import end, publish_scheduled, taint_readers, take_full_blocks
-from scheduler_svc.core.rows import PlanInFlight, RowMap
+from scheduler_svc.core.rows import I64, PlanInFlight, RowMap
 from scheduler_svc.core.sequence import LIVE, Sequence, State
 from scheduler_svc.core.types import FinishReason, Outputs, StepResult
 
@@ -30,8 +30,9 @@ class ResultApplier:
     def _apply_plain(self, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
         """Every row is a live decode that emitted one token: columns at once, then only what ended or filled a block."""
         rows = flight.rows
-        self._take_full_blocks(rows, news)
-        self._books.cols.decoded(rows.slots, lengths=news.lengths, token_ids=news.token_ids)
+        places = news.lengths % self._books.kv.block_size
+        self._take_full_blocks(rows, news, filled=(places == 0).nonzero()[0])
+        self._books.cols.decoded(rows.slots, lengths=news.lengths, places=places, token_ids=news.token_ids)
         out = Outputs(
             keys=rows.keys, token_ids=news.token_ids, logprobs=dict(result.logprobs), prompt_logprobs=dict(result.prompt_logprobs)
         )
@@ -40,10 +41,9 @@ class ResultApplier:
             self._end(rows.seqs[row])
         return out
 
-    def _take_full_blocks(self, rows: RowMap, news: RowNews) -> None:
-        """Tokens of blocks that this step completes leave the columns before its own come in."""
+    def _take_full_blocks(self, rows: RowMap, news: RowNews, *, filled: I64) -> None:
+        """Tokens of the blocks that rows `filled` complete leave the columns before this step's own come in."""
         books = self._books
-        filled = (news.lengths % books.kv.block_size == 0).nonzero()[0]
         if not len(filled):
             return
         seqs, lengths = [rows.seqs[row] for row in filled.tolist()], news.lengths[filled].tolist()

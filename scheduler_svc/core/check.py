@@ -86,6 +86,8 @@ class ResultCheck:
             raise self._fail("num_emitted is negative")
         if len(news.token_ids) != total:
             raise self._fail(f"token_ids has {len(news.token_ids)} entries, num_emitted says {total}")
+        if not (news.finished or news.errors or news.skipped or self._result.logprobs or self._result.prompt_logprobs):
+            return
         named = (*news.finished, *news.errors, *news.skipped, *self._result.logprobs, *self._result.prompt_logprobs)
         if named and not 0 <= min(named) <= max(named) < num_rows:
             raise self._fail(f"a row is named that the plan, with {num_rows} rows, does not have")

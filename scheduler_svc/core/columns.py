@@ -32,9 +32,10 @@ class SlotColumns:
         self.recent: NDArray[np.uint32] = np.zeros((num_slots, block_size), np.uint32)
         self._block_size = block_size
 
-    def decoded(self, slots: I64, *, lengths: I64, token_ids: Sequence[int]) -> None:
-        """Each of `slots` fed one token, so that its cache holds `lengths`, and emitted one. Full blocks were taken before."""
-        self.recent[slots, lengths % self._block_size] = np.asarray(token_ids, np.uint32)
+    def decoded(self, slots: I64, *, lengths: I64, places: I64, token_ids: Sequence[int]) -> None:
+        """Each of `slots` fed one token, so that its cache holds `lengths`, `places` of them beyond full blocks, and emitted one.
+        What was in a full block was taken before."""
+        self.recent[slots, places] = np.asarray(token_ids, np.uint32)
         self.confirmed[slots] = lengths
         self.num_tokens[slots] = lengths + 1
 

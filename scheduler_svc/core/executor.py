@@ -36,6 +36,7 @@ class ExecutorBooks:
         releasing: (step, slot), a slot that the plan `step` gave back; free once it has returned.
         in_flight: plans sent, oldest first.
         irregular_until: rows of plans up to this step may belong to sequences that have ended or leave.
+        decode_room: steps for which no decode row can reach its limit, at least; never too many.
         last_keys, last_all_decode: rows of the last plan that had rows, for "repeat".
     """
 
@@ -65,6 +66,7 @@ class ExecutorBooks:
         self.irregular_until = 0
         self.last_keys: list[int] = []
         self.last_all_decode = False
+        self.decode_room = 0
         self._decode_map: RowMap | None = None
 
     @property
@@ -112,6 +114,7 @@ class ExecutorBooks:
         """It has decode rows to schedule."""
         insort(self.decoding, seq, key=by_key)
         self._decode_map = None
+        self.decode_room = 0
 
     def start_prefilling(self, seq: Sequence) -> None:
         """It has known tokens to schedule."""

@@ -6,7 +6,7 @@ from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.policy import NOTHING, Promise, Router
 from scheduler_svc.core.residency import place
-from scheduler_svc.core.rows import PrefillRow, RowMap
+from scheduler_svc.core.rows import I64, PrefillRow, RowMap
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.types import Advance, Layout, Limits
 
@@ -82,8 +82,16 @@ class PagedAdmission:
         cols.last_step[rows.slots] = books.next_step
         draft.decodes = rows
         draft.budget -= len(rows)
-        if done := (upper >= cols.limit[rows.slots]).nonzero()[0].tolist():
+        books.decode_room -= 1
+        if books.decode_room <= 0:
+            self._retire(books, rows, left=cols.limit[rows.slots] - upper)
+
+    def _retire(self, books: ExecutorBooks, rows: RowMap, *, left: I64) -> None:
+        """Rows with nothing `left` to feed had their last; the next look is due when the first of the others may have had its."""
+        if done := (left <= 0).nonzero()[0].tolist():
             books.retire([rows.seqs[row] for row in done])
+        elif len(left):
+            books.decode_room = int(left.min())
 
     def _grow_by_preemption(self, draft: StepDraft, rows: RowMap, short: list[int]) -> RowMap:
         """Blocks are short: older rows take them from younger ones. Returns the rows that can run."""
