@@ -63,7 +63,9 @@ class _LayoutEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Layout.ValueTy
     LAYOUT_ALIGNED: _Layout.ValueType  # 2
     """One shared width, zero-filled dead prefix in front, masked."""
     LAYOUT_STRIPPED: _Layout.ValueType  # 3
-    """Own lengths, dead prefix stripped every step. Rows that hold tokens always come with CACHE_OP_IN."""
+    """Own lengths, dead prefix stripped every step, which takes a cohort apart that had one: CACHE_OP_IN follows. Rows of one length
+    have none and stay together.
+    """
 
 class Layout(_Layout, metaclass=_LayoutEnumTypeWrapper):
     """How a cohort's rows are kept in memory. A session keeps to PAGED or to the dense ones (ALIGNED, STRIPPED). In the dense ones the
@@ -77,7 +79,9 @@ LAYOUT_PAGED: Layout.ValueType  # 1
 LAYOUT_ALIGNED: Layout.ValueType  # 2
 """One shared width, zero-filled dead prefix in front, masked."""
 LAYOUT_STRIPPED: Layout.ValueType  # 3
-"""Own lengths, dead prefix stripped every step. Rows that hold tokens always come with CACHE_OP_IN."""
+"""Own lengths, dead prefix stripped every step, which takes a cohort apart that had one: CACHE_OP_IN follows. Rows of one length
+have none and stay together.
+"""
 Global___Layout: _TypeAlias = Layout  # noqa: Y015
 
 class _Advance:

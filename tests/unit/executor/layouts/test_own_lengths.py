@@ -1,4 +1,4 @@
-"""The cache's own length is the only record of a row: read off real arrays after alignment, strip and rollback (C1, C5, C12, C13)."""
+"""A cache's own length is the only record of a row: read off real arrays after alignment, strip and rollback (C1, C5, C12, C13)."""
 
 from types import SimpleNamespace
 
