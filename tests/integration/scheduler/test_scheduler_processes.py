@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 import time
@@ -12,26 +11,9 @@ from pathlib import Path
 from drumline.trace.reader import open_recordings
 from scheduler_svc.replay.against import replay_against_scheduler
 from tests.support.raw_gateway import RawGateway, pb, sequence
+from tests.support.service_process import service
 
 EXECUTOR = ("--backend", "fake", "--port", "0", "--fake-eos-chance", "0", "--fake-step-ms", "5", "--num-blocks", "256")
-
-
-@contextlib.asynccontextmanager
-async def service(room: str, *flags: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A service process and the address of its READY line; killed at the end if it still lives."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", room, *flags, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, env=environment
-    )
-    try:
-        async with asyncio.timeout(30):
-            ready = (await process.stdout.readline()).decode().split()
-        assert ready[0] == "READY"
-        yield process, ready[2]
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
 @contextlib.asynccontextmanager
