@@ -54,6 +54,7 @@ def _totals(status: Status, *, before: Status | None, elapsed_s: float) -> Table
         "generated": f"{known(status, 'num_generated_tokens')} tokens of {known(status, 'num_prompt_tokens')} prompt tokens",
         "prefix hits": share(status, "prefix_hits", "prefix_queries", absent="no prompt was looked up yet"),
         "preemptions": known(status, "num_preemptions"),
+        "admission": str(status.get("admission") or na("")),
     }
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/]", value)
@@ -80,7 +81,8 @@ def _executors(status: Status) -> RenderableType:
             percent(one.get("idle_fraction"), absent="no step yet"),
         )
         device = f"{one.get('device')}, {one.get('precision')}" if one.get("device") else na(away)
-        notes.append(f"[dim]{one.get('address', '')}: {device}; ragged rows {ragged(one, absent=away)}[/]")
+        layout = one.get("layout") or na(away)
+        notes.append(f"[dim]{one.get('address', '')}: {device}; ragged rows {ragged(one, absent=away)}; layout {layout}[/]")
     return Group("", table, *notes)
 
 

@@ -25,7 +25,8 @@ from drumline.executor.v1.executor_pb2 import (
 from drumline.executor.v1.executor_pb2_grpc import ExecutorStub
 from drumline.rpc import error_of, open_channel
 from drumline.version import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
-from scheduler_svc import wire
+from scheduler_svc import grants, wire
+from scheduler_svc.core.types import Limits
 from scheduler_svc.executor_health import check_well, until_unwell
 from scheduler_svc.executor_link import ExecutorLink, LinkOwner
 from scheduler_svc.fleet import Fleet
@@ -54,8 +55,12 @@ class Liveness:
 class ExecutorClient:
     """Keeps one address linked: `run` dials, serves the session to its end, and dials again until `retire` or a takeover."""
 
-    def __init__(self, address: str, *, owner: LinkOwner, fleet: Fleet, clock: Clock, liveness: Liveness) -> None:
+    def __init__(
+        self, address: str, *, owner: LinkOwner, fleet: Fleet, clock: Clock, liveness: Liveness, limits: Limits | None = None
+    ) -> None:
+        """`limits`: settings that a grant depends on; none = the defaults."""
         self.address = address
+        self._limits = limits or Limits()
         self.state = "connecting"
         """`connecting`, `ready`, `lost` (between two tries) or `superseded`."""
         self.reason = ""
@@ -134,14 +139,14 @@ class ExecutorClient:
 
     async def _open(self, call: Any, link: ExecutorLink) -> None:
         """Takes the executor over for this session."""
-        info = wire.executor_info(link.executor_id, link.capabilities)
+        grant = grants.decide(link.executor_id, link.capabilities, limits=self._limits)
         opening = OpenSession(
             session_epoch=link.session_epoch,
             protocol_version=min(PROTOCOL_VERSION, link.capabilities.protocol_version),
-            model_digest=info.model_digest,
+            model_digest=link.capabilities.model_digest,
             grant_id=wire.grant_of(link.executor_id),
-            ragged_granted=info.ragged_granted,
-            ragged_reason=info.ragged_reason,
+            ragged_granted=grant.granted,
+            ragged_reason=grant.reason,
         )
         try:
             async with asyncio.timeout(self._liveness.connect_timeout_s):
@@ -155,6 +160,7 @@ class ExecutorClient:
             raise await _end_of(call)
         if response.WhichOneof("message") != "opened" or response.opened.session_epoch != link.session_epoch:
             raise ProtocolMismatch("the executor did not answer `open` with `opened`")
+        grants.announce(self.address, grant, limits=self._limits)
 
     async def _serve(self, channel: grpc.aio.Channel, call: Any, link: ExecutorLink) -> None:
         """Plans out, results in, until something ends. Raises why; the owner hears `lost` in any case."""
@@ -205,7 +211,7 @@ class ExecutorClient:
 
     async def _watch(self, stub: "ExecutorAsyncStub", link: ExecutorLink) -> None:
         """Probes a silent executor; raises Unavailable once it is dead, frozen or stuck."""
-        lively = self._liveness
+        lively, known = self._liveness, link.capabilities
         while True:
             await asyncio.sleep(lively.stall_timeout_s / 4)
             now_ns = self._clock.now_ns()
@@ -217,6 +223,9 @@ class ExecutorClient:
             caps = await _answer(stub.GetCapabilities(GetCapabilitiesRequest(), timeout=lively.probe_timeout_s))
             if caps.instance_id != link.capabilities.instance_id:
                 raise Unavailable("another executor process answers at this address")
+            if late := grants.late_change(known, caps):
+                _LOG.warning("executor=%s %s", self.address, late)
+                known = caps
             link.heard_ns = self._clock.now_ns()
 
 

@@ -33,6 +33,7 @@ class SchedulerCollector(Collector):
         yield from _gauges(view)
         yield from _counters(view)
         yield from _steps(view.executors)
+        yield _grants(view.executors)
 
 
 def _gauges(view: View) -> Iterable[Metric]:
@@ -62,6 +63,14 @@ def _counters(view: View) -> Iterable[Metric]:
         ("sequences_admitted", "Sequences taken into the queue.", view.num_admitted),
         ("late_entries_dropped", "Results for sequences that nobody waits for any more.", view.num_late_dropped),
         ("executors_lost", "Executor sessions that ended.", view.num_executors_lost),
+        (
+            "cohort_decisions",
+            "Times that the bucketed or the ragged rule chose a bucket; 0 where everything mixes.",
+            view.num_decisions,
+        ),
+        ("cohort_buckets", "Buckets that there were to choose from.", view.num_buckets),
+        ("cohort_rows_offered", "Sequences that could have run, over all decisions.", view.num_rows_offered),
+        ("cohort_rows_chosen", "Sequences of the chosen buckets; chosen / decisions is the effective batch.", view.num_rows_chosen),
         ("gateways_dropped", "Gateways cut because they did not read.", view.num_gateways_dropped),
     ]
     for name, text, value in rows:
@@ -82,6 +91,16 @@ def _steps(executors: Sequence[ExecutorView]) -> Iterable[Metric]:
         for one in executors:
             family.add_metric([one.address], value_of(one.accounts))
         yield family
+
+
+def _grants(executors: Sequence[ExecutorView]) -> Metric:
+    family = GaugeMetricFamily(
+        _PREFIX + "ragged_granted", "1 where rows of different lengths may share a step.", labels=["executor", "layout"]
+    )
+    for one in executors:
+        if one.layout:
+            family.add_metric([one.address, one.layout], float(one.ragged_granted))
+    return family
 
 
 class ThroughputLine:

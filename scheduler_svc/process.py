@@ -89,7 +89,9 @@ class SchedulerProcess:
         lively = Liveness(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(Liveness)})
         self.discovery: Discovery[ExecutorClient] = Discovery(
             settings.executor,
-            start=lambda address: ExecutorClient(address, owner=self.engine, fleet=fleet, clock=clock, liveness=lively),
+            start=lambda address: ExecutorClient(
+                address, owner=self.engine, fleet=fleet, clock=clock, liveness=lively, limits=limits
+            ),
             interval_s=settings.resolve_interval_s,
             resolve=resolve,
         )

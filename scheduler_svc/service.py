@@ -141,6 +141,7 @@ def status_of(view: View) -> pb.GetStatusResponse:
         executors=[_executor_status(one) for one in view.executors],
         software_version=SOFTWARE_VERSION,
         draining=view.draining,
+        admission=view.admission,
     )
 
 
@@ -160,6 +161,8 @@ def _executor_status(one: ExecutorView) -> pb.ExecutorStatus:
         ragged_reason=one.ragged_reason,
         device=one.device,
         precision=one.precision,
+        layout=one.layout,
+        grant_id=one.grant_id,
     )
 
 

@@ -6,7 +6,6 @@ Nothing is counted twice: the core counts sequences and tokens, the engine count
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scheduler_svc import wire
 from scheduler_svc.accounts import StepAccounts
 from scheduler_svc.core.stats import ExecutorStats, Stats
 from scheduler_svc.engine import Engine
@@ -30,6 +29,8 @@ class ExecutorView:
     num_blocks_cached: int = 0
     ragged_granted: bool = False
     ragged_reason: str = ""
+    layout: str = ""
+    grant_id: int = 0
     device: str = ""
     precision: str = ""
 
@@ -53,6 +54,11 @@ class View:
     num_gateways_dropped: int
     draining: bool
     executors: Sequence[ExecutorView]
+    admission: str = "paged"
+    num_decisions: int = 0
+    num_buckets: int = 0
+    num_rows_offered: int = 0
+    num_rows_chosen: int = 0
 
 
 def view_of(stats: Stats, engine: Engine, *, clients: Iterable[ExecutorClient], num_gateways_dropped: int) -> View:
@@ -75,6 +81,11 @@ def view_of(stats: Stats, engine: Engine, *, clients: Iterable[ExecutorClient], 
         num_executors_lost=engine.num_lost,
         num_gateways_dropped=num_gateways_dropped,
         draining=engine.draining,
+        admission=stats.policy,
+        num_decisions=totals.num_decisions,
+        num_buckets=totals.num_buckets,
+        num_rows_offered=totals.num_rows_offered,
+        num_rows_chosen=totals.num_rows_chosen,
         executors=[_executor(client, links.get(client.address), books, engine) for client in clients],
     )
 
@@ -84,7 +95,7 @@ def _executor(client: ExecutorClient, link: ExecutorLink | None, books: dict[int
     if link is None or link.executor_id not in books:
         state = "connecting" if client.state == "connecting" else "lost"
         return ExecutorView(address=client.address, state=state, accounts=accounts)
-    info, stats = wire.executor_info(link.executor_id, link.capabilities), books[link.executor_id]
+    stats = books[link.executor_id]
     return ExecutorView(
         address=client.address,
         state="draining" if link.draining else "ready",
@@ -96,8 +107,10 @@ def _executor(client: ExecutorClient, link: ExecutorLink | None, books: dict[int
         num_blocks=stats.num_blocks,
         num_blocks_used=stats.num_blocks_used,
         num_blocks_cached=stats.num_blocks_cached,
-        ragged_granted=info.ragged_granted,
-        ragged_reason=info.ragged_reason,
+        ragged_granted=stats.grant.granted,
+        ragged_reason=stats.grant.reason,
+        layout=stats.grant.layout.name.lower(),
+        grant_id=stats.grant_id,
         device=link.capabilities.device,
         precision=link.capabilities.precision,
     )

@@ -42,7 +42,7 @@ class ExecutorBooks:
 
     def __init__(self, info: ExecutorInfo, limits: Limits, *, fingerprint: Callable[[bytes], bytes] = identity) -> None:
         self.info = info
-        self.grant = grant_for(info, limits)
+        self.grant = grant_for(info, limits=limits)
         self.cohort = Cohort()
         self.draining = False
         self.budget = max(1, min(limits.max_num_batched_tokens, info.max_num_batched_tokens))

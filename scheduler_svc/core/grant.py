@@ -56,7 +56,7 @@ class RaggedGrant:
         return self.granted and self.layout is Layout.STRIPPED
 
 
-def grant_for(info: ExecutorInfo, limits: Limits) -> RaggedGrant:
+def grant_for(info: ExecutorInfo, *, limits: Limits) -> RaggedGrant:
     """The decision for one executor under the scheduler's settings."""
     layout = Layout[limits.layout.upper()]
     if limits.admission == "bucketed":

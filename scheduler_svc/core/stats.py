@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from scheduler_svc.core.counters import Counters
+from scheduler_svc.core.grant import RaggedGrant
 from scheduler_svc.core.state import CoreState
 from scheduler_svc.core.types import Limits
 
@@ -19,6 +20,8 @@ class ExecutorStats:
     num_blocks: int
     num_blocks_used: int
     num_blocks_cached: int
+    grant: RaggedGrant
+    grant_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ def collect(core: CoreState) -> Stats:
             num_blocks=books.info.num_blocks,
             num_blocks_used=books.kv.pool.num_held,
             num_blocks_cached=len(books.kv.pool.cached),
+            grant=books.grant,
+            grant_id=books.grant_id,
         )
         for books in core.executors.values()
     )

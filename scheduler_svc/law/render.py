@@ -22,8 +22,9 @@ def law_table(cases: Sequence[Case]) -> Group:
     table = _table(names)
     for case in cases:
         size, num = case.num_sequences, case.num_lengths
-        figures = (size, num, case.refused.num_rows, size // num * NUM_STEPS, case.refused.last_rows)
-        figures += (case.granted.num_rows, size * NUM_STEPS, case.granted.last_rows)
+        without, given = case.refused, case.granted
+        figures = [size, num, without.num_rows, size // num * NUM_STEPS, without.last_rows]
+        figures += [given.num_rows, size * NUM_STEPS, given.last_rows]
         table.add_row(*map(str, figures), PROVENANCE)
     return Group(Text(title, "bold"), table)
 

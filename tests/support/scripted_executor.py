@@ -74,6 +74,7 @@ class ScriptedExecutor(Script, ExecutorServicer):
         self.results: list[plan_pb2.StepResult] = []
         self.most_in_flight = 0
         self.epochs: list[int] = []
+        self.openings: list[pb.OpenSession] = []
         self.num_probes = 0
         self._port = port
         self._host = host
@@ -162,6 +163,7 @@ class ScriptedExecutor(Script, ExecutorServicer):
             await abort(context, StaleEpoch(f"epoch {opening.session_epoch} is not newer than {self._epoch}"))
         self._epoch = opening.session_epoch
         self.epochs.append(self._epoch)
+        self.openings.append(opening)
         self.steps = Steps(self, self.caps, self.violations)
         self._cut.clear()
         session = _Session(self, opening)

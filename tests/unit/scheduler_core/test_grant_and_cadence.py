@@ -69,7 +69,7 @@ def test_b4_one_decision_is_read_by_key_cadence_and_plan():
 
 
 def test_b14_the_bucketed_policy_refuses_by_name_whatever_is_declared():
-    grant = grant_for(executor_info(ragged_granted=True), Limits(admission="bucketed"))
+    grant = grant_for(executor_info(ragged_granted=True), limits=Limits(admission="bucketed"))
     assert not grant.granted
     assert "bucketed" in grant.refusal
 

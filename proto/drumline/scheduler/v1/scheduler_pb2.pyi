@@ -90,6 +90,8 @@ class ExecutorStatus(_message.Message):
     RAGGED_REASON_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     PRECISION_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    GRANT_ID_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """`host:port` dialled."""
     instance_id: _builtins.str
@@ -110,10 +112,14 @@ class ExecutorStatus(_message.Message):
     idle_fraction: _builtins.float
     """Share of wall time since the first plan in which no plan was in hand while a row could run, 0..1; absent = no step yet."""
     ragged_granted: _builtins.bool
-    """The ragged grant: whether, and why."""
+    """The ragged grant, decided at the handshake: whether rows of different lengths may share a step here, and why."""
     ragged_reason: _builtins.str
     device: _builtins.str
     precision: _builtins.str
+    layout: _builtins.str
+    """How its cohorts' rows are kept: `paged`, `aligned`, `stripped`; empty while it is not connected."""
+    grant_id: _builtins.int
+    """Carried by every plan of its session."""
     def __init__(
         self,
         *,
@@ -131,10 +137,12 @@ class ExecutorStatus(_message.Message):
         ragged_reason: _builtins.str = ...,
         device: _builtins.str = ...,
         precision: _builtins.str = ...,
+        layout: _builtins.str = ...,
+        grant_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_idle_fraction", b"_idle_fraction", "idle_fraction", b"idle_fraction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idle_fraction", b"_idle_fraction", "address", b"address", "device", b"device", "idle_fraction", b"idle_fraction", "instance_id", b"instance_id", "num_blocks", b"num_blocks", "num_blocks_cached", b"num_blocks_cached", "num_blocks_used", b"num_blocks_used", "num_resident", b"num_resident", "num_scheduled", b"num_scheduled", "plans_in_flight", b"plans_in_flight", "precision", b"precision", "ragged_granted", b"ragged_granted", "ragged_reason", b"ragged_reason", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idle_fraction", b"_idle_fraction", "address", b"address", "device", b"device", "grant_id", b"grant_id", "idle_fraction", b"idle_fraction", "instance_id", b"instance_id", "layout", b"layout", "num_blocks", b"num_blocks", "num_blocks_cached", b"num_blocks_cached", "num_blocks_used", b"num_blocks_used", "num_resident", b"num_resident", "num_scheduled", b"num_scheduled", "plans_in_flight", b"plans_in_flight", "precision", b"precision", "ragged_granted", b"ragged_granted", "ragged_reason", b"ragged_reason", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__idle_fraction: _TypeAlias = _typing.Literal["idle_fraction"]  # noqa: Y015
     _WhichOneofArgType__idle_fraction: _TypeAlias = _typing.Literal["_idle_fraction", b"_idle_fraction"]  # noqa: Y015
@@ -158,6 +166,7 @@ class GetStatusResponse(_message.Message):
     EXECUTORS_FIELD_NUMBER: _builtins.int
     SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    ADMISSION_FIELD_NUMBER: _builtins.int
     num_waiting: _builtins.int
     """Waiting for a first slot or preempted."""
     num_running: _builtins.int
@@ -175,6 +184,8 @@ class GetStatusResponse(_message.Message):
     """Release of the scheduler's code."""
     draining: _builtins.bool
     """True while the scheduler drains: nothing new is taken."""
+    admission: _builtins.str
+    """Who shares a step: `paged`, `bucketed`, `ragged`."""
     @_builtins.property
     def executors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutorStatus]: ...
     def __init__(
@@ -192,10 +203,11 @@ class GetStatusResponse(_message.Message):
         executors: _abc.Iterable[Global___ExecutorStatus] | None = ...,
         software_version: _builtins.str = ...,
         draining: _builtins.bool = ...,
+        admission: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "executors", b"executors", "num_generated_tokens", b"num_generated_tokens", "num_preemptions", b"num_preemptions", "num_prompt_tokens", b"num_prompt_tokens", "num_running", b"num_running", "num_scheduled", b"num_scheduled", "num_waiting", b"num_waiting", "num_waiting_tokens", b"num_waiting_tokens", "prefix_hits", b"prefix_hits", "prefix_queries", b"prefix_queries", "software_version", b"software_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "draining", b"draining", "executors", b"executors", "num_generated_tokens", b"num_generated_tokens", "num_preemptions", b"num_preemptions", "num_prompt_tokens", b"num_prompt_tokens", "num_running", b"num_running", "num_scheduled", b"num_scheduled", "num_waiting", b"num_waiting", "num_waiting_tokens", b"num_waiting_tokens", "prefix_hits", b"prefix_hits", "prefix_queries", b"prefix_queries", "software_version", b"software_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
