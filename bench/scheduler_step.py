@@ -80,10 +80,12 @@ class EchoExecutor(ExecutorServicer):
         await context.write(ex.RunPlansResponse(opened=ex.SessionOpened(session_epoch=opening.session_epoch)))
         queue: asyncio.Queue[tuple[int, StepPlan]] = asyncio.Queue(maxsize=16)
         worker = asyncio.create_task(self._work(queue, context))
-        while (message := await context.read()) is not _EOF:
-            await queue.put((time.monotonic_ns(), message.plan))
-        worker.cancel()
-        await asyncio.gather(worker, return_exceptions=True)
+        try:
+            while (message := await context.read()) is not _EOF:
+                await queue.put((time.monotonic_ns(), message.plan))
+        finally:
+            worker.cancel()
+            await asyncio.gather(worker, return_exceptions=True)
 
     async def _work(self, queue: "asyncio.Queue[tuple[int, StepPlan]]", context: Any) -> None:
         while True:
