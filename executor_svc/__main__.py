@@ -4,12 +4,14 @@ import asyncio
 import logging
 import os
 import sys
+from pathlib import Path
 
 from drumline import logs, settings, startup
 from drumline.errors import DrumlineError
 from executor_svc.backends.base import Backend
 from executor_svc.config import ExecutorSettings
 from executor_svc.lifecycle import Lifecycle
+from executor_svc.model.place import check_place
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,6 +38,8 @@ def make_backend(told: ExecutorSettings) -> Backend:
         from executor_svc.backends.fake import FakeBackend, options_of
 
         return FakeBackend(options_of(told))
+    if told.model:
+        check_place(Path(told.model))
     from executor_svc.backends.cpu import CpuBackend
 
     return CpuBackend(told)

@@ -17,7 +17,7 @@ class SchedulerSettings(ServiceSettings):
     executor: tuple[str, ...] = Field(
         default=(), description="Executor to dial, host:port; repeat it. A name with several addresses is one executor each."
     )
-    max_num_seqs: int = Field(default=128, ge=1, description="Most sequences resident on one executor.")
+    max_num_seqs: int = Field(default=64, ge=1, description="Most sequences resident on one executor.")
     max_num_batched_tokens: int = Field(default=512, ge=1, description="Most tokens fed to one executor in one step.")
     prefill_chunk: int = Field(default=0, ge=0, description="Longest prompt chunk of one row in one step, tokens; 0 = the budget.")
     admission: Literal["paged", "bucketed", "ragged"] = Field(

@@ -9,6 +9,7 @@ from executor_svc.model.digest import digest_files
 from executor_svc.model.errors import ModelError
 from executor_svc.model.gguf_file import GgufFile
 from executor_svc.model.hf_folder import HfFolder
+from executor_svc.model.place import check_place
 from executor_svc.model.source import TensorSource
 from executor_svc.model.text import TextSide, text_of_folder, text_of_gguf
 
@@ -45,10 +46,9 @@ def default_model() -> Path:
 def open_model(path: Path | None) -> OpenModel:
     """Opens a GGUF file or a Hugging Face folder, None = the default model. Raises ModelError naming what is wrong."""
     place = default_model() if path is None else path
+    check_place(place)
     if place.is_dir():
         return _open_folder(place)
-    if not place.is_file():
-        raise ModelError(f"there is no model file or folder {place.name!r}")
     return _open_gguf(place, name=DEFAULT_NAME if path is None else place.stem)
 
 

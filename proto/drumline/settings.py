@@ -92,8 +92,14 @@ def env_of(section: str, field: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?` for the closest known name, or an empty string when nothing is close."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else ""
+    by_bare = {_bare(one): one for one in known}
+    close = difflib.get_close_matches(_bare(name), by_bare, n=1, cutoff=0.5)
+    return f"; did you mean {by_bare[close[0]]}?" if close else ""
+
+
+def _bare(name: str) -> str:
+    """What a name shares with every other of its source makes it no closer to any."""
+    return name.lstrip("-").removeprefix(_PREFIX)
 
 
 def _explain(error: Any, *, section: str, sources: Mapping[str, Mapping[str, Any]]) -> str:

@@ -69,6 +69,8 @@ def test_a_switch_has_a_negative(argv: str, value: object) -> None:
     ("argv", "environ", "message"),
     [
         ("--prot 1", {}, r"unknown flag --prot; did you mean --port\?"),
+        ("--bogus", {}, "unknown flag --bogus$"),
+        ("", {"DRUMLINE_XYZZY": "1"}, "unknown environment name DRUMLINE_XYZZY$"),
         ("--por 1", {}, r"unknown flag --por; did you mean --port\?"),
         ("--executors=a:1", {}, r"unknown flag --executors; did you mean --executor\?"),
         ("extra", {}, "unexpected argument extra"),
