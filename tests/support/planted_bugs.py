@@ -1,4 +1,4 @@
-"""Bugs planted into the scheduler core or the executor, one at a time. Each knows where it must show: step, row and slot.
+"""Bugs planted into the scheduler core, one at a time; ALL has the executor's too. Each knows where it must show: step, row, slot.
 
 `tests/fixtures/make_recordings.py` records a session with each; the audit must find it in the recording alone.
 """
@@ -6,22 +6,8 @@
 import heapq
 
 from drumline.plan.v1.plan_pb2 import StepPlan, StepResult
-from scheduler_svc.core.executor import ExecutorBooks
-from tests.support.recorded_session import Bug, Session
-
-DECODE = 3
-
-
-def books_of(session: Session, executor_id: int = 1) -> ExecutorBooks:
-    return session.core.executors[executor_id]
-
-
-def slots_of(plan: StepPlan, session: Session) -> list[int]:
-    """Slots of a plan's rows, "repeat" resolved by the core's own map."""
-    for flight in books_of(session).in_flight:
-        if flight.plan.step_id == plan.step_id:
-            return [int(slot) for slot in flight.rows.slots]
-    return list(plan.slot)
+from tests.support.planted_executor_bugs import ExecutorLeak, SkippedAlive, StaleLength, SwappedRows
+from tests.support.recorded_session import Bug, Session, books_of, slots_of
 
 
 class LeakedBlock(Bug):
@@ -54,38 +40,6 @@ class BlockOwnedTwice(Bug):
             self.fired_step, self.row = plan.step_id, plan.block_row[at]
             self.slot = slots_of(plan, session)[self.row]
         return plan
-
-
-class SwappedRows(Bug):
-    """The executor gives two rows each other's result."""
-
-    name = "swapped rows"
-
-    def result(self, session: Session, result: StepResult, plan: StepPlan) -> StepResult:
-        if (
-            not self.fired_step
-            and plan.step_id > 8
-            and len(result.length) > 1
-            and len(set(result.length[:2])) == 2
-            and not result.skipped_row
-        ):
-            result.length[0], result.length[1] = result.length[1], result.length[0]
-            self.fired_step, self.row, self.slot = plan.step_id, 0, slots_of(plan, session)[0]
-        return result
-
-
-class StaleLength(Bug):
-    """The executor reports a row's length from before the step."""
-
-    name = "stale length"
-
-    def result(self, session: Session, result: StepResult, plan: StepPlan) -> StepResult:
-        if not self.fired_step and plan.step_id > 8 and len(result.length) > 1 and not result.skipped_row:
-            kinds = list(plan.row_kind) or [DECODE] * len(result.length)
-            if kinds[1] == DECODE:
-                result.length[1] -= 1
-                self.fired_step, self.row, self.slot = plan.step_id, 1, slots_of(plan, session)[1]
-        return result
 
 
 class LostAbort(Bug):
@@ -238,37 +192,6 @@ class WrongBasedOn(Bug):
             plan.based_on_result_step -= 1
             self.fired_step = plan.step_id
         return plan
-
-
-class ExecutorLeak(Bug):
-    """The executor keeps a block of a sequence that ended."""
-
-    name = "leaked block"
-
-    def result(self, session: Session, result: StepResult, plan: StepPlan) -> StepResult:
-        if not self.fired_step and plan.step_id > 8 and plan.freed_slots:
-            result.num_blocks_in_use += 1
-            self.fired_step = plan.step_id
-        return result
-
-
-class SkippedAlive(Bug):
-    """The executor skips a row whose sequence lives."""
-
-    name = "row skipped while alive"
-
-    def result(self, session: Session, result: StepResult, plan: StepPlan) -> StepResult:
-        if not self.fired_step and plan.step_id > 8 and len(result.length) > 1 and not (result.skipped_row or result.finished_row):
-            counts = list(result.num_emitted) or [1] * len(result.length)
-            if counts[0]:
-                del result.token_ids[0]
-            counts[0] = 0
-            del result.num_emitted[:]
-            result.num_emitted.extend(counts)
-            result.length[0] = 0
-            result.skipped_row.append(0)
-            self.fired_step, self.row, self.slot = plan.step_id, 0, slots_of(plan, session)[0]
-        return result
 
 
 class TenantsShare(Bug):

@@ -25,6 +25,7 @@ from executor_svc.service import slot_limits
 from executor_svc.slots import Slots
 from scheduler_svc import wire
 from scheduler_svc.core.errors import ResultMismatch
+from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import Limits
 from scheduler_svc.recording import FileRecorder
@@ -256,3 +257,15 @@ def mixed(session: Session, *, num_requests: int = 20, seed: int = 0) -> None:
         if index in (7, 13):
             session.abort([keys[-2]])
     session.run()
+
+
+def books_of(session: Session, executor_id: int = 1) -> ExecutorBooks:
+    return session.core.executors[executor_id]
+
+
+def slots_of(plan: StepPlan, session: Session) -> list[int]:
+    """Slots of a plan's rows, "repeat" resolved by the core's own map."""
+    for flight in books_of(session).in_flight:
+        if flight.plan.step_id == plan.step_id:
+            return [int(slot) for slot in flight.rows.slots]
+    return list(plan.slot)
