@@ -36,7 +36,7 @@ def replay(
     executor_id: Annotated[int, typer.Option(min=0, help="Only this recorded executor; 0 = all.")] = 0,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Compare on behind the first step that differs.")] = False,
     what_if: Annotated[
-        list[str] | None, typer.Option(help="Simulate under another limit: max_num_seqs=4, plans_in_flight=1.")
+        list[str] | None, typer.Option(help="Simulate under other settings: admission=bucketed, max_num_seqs=4.")
     ] = None,
 ) -> None:
     """Replay a recording on a fresh executor (or against a fresh scheduler) and name the first difference."""

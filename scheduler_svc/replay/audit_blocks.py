@@ -18,9 +18,10 @@ class _Release:
 
 
 class BlockAudit:
-    """Keeps every block's owners (in the desks), content and last release."""
+    """Keeps every block's owners (in the desks), content and last release. `mixes`: every row that can run is in every step."""
 
-    def __init__(self, books: Books, findings: list[Finding], *, budget: int) -> None:
+    def __init__(self, books: Books, findings: list[Finding], *, budget: int, mixes: bool = True) -> None:
+        self._mixes = mixes
         self._books = books
         self._findings = findings
         self._content: dict[tuple[int, int], bytes] = {}
@@ -119,7 +120,7 @@ class BlockAudit:
         """A decode row drops out although the books have blocks for everybody who was left out: some blocks never came back."""
         plan = step.plan
         bound = min(self._budget, desk.caps.max_num_batched_tokens)
-        if sum(row.num_tokens for row in step.rows) >= bound:
+        if not self._mixes or sum(row.num_tokens for row in step.rows) >= bound:
             return
         absent = [one for one in desk.residents.values() if one.last_step < plan.step_id and self._may_run(desk, one)]
         dropped = [one for one in absent if one.upper >= one.num_known and one.last_step == desk.last_rows_step]

@@ -17,7 +17,8 @@ class PlanAudit:
         self._findings = findings
         self._in_flight = settings_of(settings, "plans_in_flight", 8)
         self._budget = settings_of(settings, "max_num_batched_tokens", 2**31)
-        self._blocks = BlockAudit(books, findings, budget=self._budget)
+        mixes = settings.get("limits", {}).get("admission", "paged") == "paged"
+        self._blocks = BlockAudit(books, findings, budget=self._budget, mixes=mixes)
         self._max_seqs = settings_of(settings, "max_num_seqs", 2**31)
         self._aborts: dict[int, dict[int, Life]] = {}
         self._now_ns = 0

@@ -9,7 +9,7 @@ from itertools import chain
 
 from drumline.errors import DrumlineError, InvalidRequest, PlanRejected
 from drumline.executor.v1.executor_pb2 import GetCapabilitiesResponse
-from drumline.plan.v1.plan_pb2 import StepPlan, StepResult
+from drumline.plan.v1.plan_pb2 import ADVANCE_PER_SEQUENCE, StepPlan, StepResult
 from drumline.trace.frames import Kind
 from drumline.trace.reader import Recording
 from scheduler_svc.replay.audit import Auditor
@@ -114,7 +114,8 @@ async def _replay(
     epoch = time.time_ns() if options.target else int(first.plan.session_epoch)
     grant_id = int(first.plan.grant_id)
     plans = _plans(first, steps, warmup, epoch=epoch, grant_id=grant_id)
-    stream = run_plans(target, plans, model_digest=caps.model_digest, session_epoch=epoch, grant_id=grant_id)
+    granted = first.plan.advance == ADVANCE_PER_SEQUENCE
+    stream = run_plans(target, plans, model_digest=caps.model_digest, session_epoch=epoch, grant_id=grant_id, granted=granted)
     try:
         async with contextlib.aclosing(stream):
             async for sent, result in stream:

@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 async def run_plans(
-    target: str, plans: Iterable[tuple[T, StepPlan]], *, model_digest: str, session_epoch: int, grant_id: int
+    target: str, plans: Iterable[tuple[T, StepPlan]], *, model_digest: str, session_epoch: int, grant_id: int, granted: bool = True
 ) -> AsyncGenerator[tuple[T, StepResult], None]:
-    """Runs plans on the executor at `target` in a session of its own; yields each tag with its result.
+    """Runs plans on the executor at `target` in a session of its own; yields each tag with its result. `granted`: as recorded.
 
     Raises the executor's named error: ModelMismatch for another model, PlanRejected for a plan it cannot apply, StaleEpoch.
     """
@@ -35,7 +35,7 @@ async def run_plans(
                 protocol_version=min(PROTOCOL_VERSION, caps.protocol_version),
                 model_digest=model_digest,
                 grant_id=grant_id,
-                ragged_granted=caps.ragged.granted,
+                ragged_granted=caps.ragged.granted and granted,
                 ragged_reason="as recorded",
             )
             await call.write(RunPlansRequest(open=opening))

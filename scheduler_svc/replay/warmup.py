@@ -49,6 +49,7 @@ class Warmup:
         self._first_step = 1
         self._spelled_out = True
         self._blocks_settled_after = 0
+        self._is_dense = False
 
     def begin(self, state: dict[str, Any]) -> None:
         """The core's state at the snapshot that the recording begins with."""
@@ -59,6 +60,7 @@ class Warmup:
                 self._blocks_settled_after = record["next_step"] - 1
                 self._spelled_out = False
         self._sequences = state.get("sequences", [])
+        self._is_dense = state.get("limits", {}).get("layout", "paged") != "paged"
 
     def check(self, result: pb.StepResult) -> None:
         """Result of one of `plans`: a row that failed could not be rebuilt."""
@@ -78,7 +80,7 @@ class Warmup:
             for plan in self._fill(fill, done):
                 self._num_plans += 1
                 plan.step_id, plan.session_epoch, plan.grant_id = self._num_plans, session_epoch, grant_id
-                plan.layout, plan.cache_op, plan.advance = pb.LAYOUT_PAGED, pb.CACHE_OP_NOTHING, pb.ADVANCE_PER_SEQUENCE
+                self._place(plan)
                 yield plan
             done.update(fill.blocks[: fill.length // self._caps.block_size])
 
@@ -94,6 +96,8 @@ class Warmup:
         self.unknown.difference_update(new.slot for new in plan.new_sequences)
         if step.rows and not self._spelled_out:
             self._spelled_out = True
+            if self._is_dense and plan.cache_op == pb.CACHE_OP_NOTHING:  # the cohort that it goes on with is not there
+                moved.cache_op = pb.CACHE_OP_IN
             if plan.repeat_rows:  # the plan that it repeats was sent before the recording began
                 moved.repeat_rows = False
                 moved.slot.extend(row.resident.slot for row in step.rows)
@@ -101,6 +105,15 @@ class Warmup:
                 moved.num_tokens.extend([1] * len(step.rows))
                 moved.start.extend([0] * len(step.rows))
         return moved
+
+    def _place(self, plan: pb.StepPlan) -> None:
+        """A session is paged or dense throughout; a dense row begins an empty cache, or goes on from its own."""
+        plan.layout, plan.cache_op, plan.advance = pb.LAYOUT_PAGED, pb.CACHE_OP_NOTHING, pb.ADVANCE_PER_SEQUENCE
+        if self._is_dense:
+            begins = any(start == 0 for start in plan.start)
+            plan.layout, plan.cache_op = pb.LAYOUT_ALIGNED, pb.CACHE_OP_RESET if begins else pb.CACHE_OP_IN
+            if not plan.slot:
+                plan.cache_op = pb.CACHE_OP_NOTHING
 
     def _rows(self, record: dict[str, Any]) -> Iterator[_Fill]:
         confirmed = record["columns"]["confirmed"]

@@ -8,7 +8,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from drumline.scheduler.v1.scheduler_pb2 import Submit
 from drumline.trace.frames import Kind
 from drumline.trace.reader import Recording
 from scheduler_svc import wire
+from scheduler_svc.core.errors import ContradictingCadence
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import ExecutorInfo, FinishReason, Limits, Outputs, Plan, Request, RowKind, StepResult
 from scheduler_svc.replay.against import limits_of
@@ -68,18 +69,20 @@ class Measures:
 
 
 def changes_of(words: Sequence[str]) -> dict[str, Any]:
-    """`max_num_seqs=4` -> {"max_num_seqs": 4}. Raises InvalidRequest naming what there is, or what comes later."""
+    """`max_num_seqs=4` -> {"max_num_seqs": 4}. Raises InvalidRequest naming what there is."""
     kinds = {item.name: type(item.default) for item in dataclasses.fields(Limits)}
+    words_of = {name: get_args(hint) for name, hint in get_type_hints(Limits).items() if get_args(hint)}
     changes: dict[str, Any] = {}
     for word in words:
         name, _, value = word.partition("=")
         name = name.strip().replace("-", "_")
-        if name == "admission" and value == "paged":
-            continue
-        if name == "admission":
-            raise InvalidRequest(f"admission={value} does not exist in this release; only admission=paged does", param="what-if")
         if name not in kinds:
-            raise InvalidRequest(f"what-if knows admission, {', '.join(sorted(kinds))}; not {name!r}", param="what-if")
+            raise InvalidRequest(f"what-if knows {', '.join(sorted(kinds))}; not {name!r}", param="what-if")
+        if name in words_of:
+            if value not in words_of[name]:
+                raise InvalidRequest(f"{name} is one of {', '.join(words_of[name])}, not {value!r}", param="what-if")
+            changes[name] = value
+            continue
         try:
             changes[name] = value.lower() in ("1", "true", "yes", "on") if kinds[name] is bool else int(value)
         except ValueError:
@@ -123,9 +126,12 @@ def read_session(recording: Recording) -> Session:
 
 
 def simulate(session: Session, *, changes: Mapping[str, Any]) -> Measures:
-    """The same arrivals under changed limits."""
+    """The same arrivals under changed limits. Raises InvalidRequest for limits that contradict each other."""
     limits = dataclasses.replace(session.limits, **changes)
-    return _Simulation(session, limits).run()
+    try:
+        return _Simulation(session, limits).run()
+    except ContradictingCadence as error:
+        raise InvalidRequest(str(error), param="what-if") from None
 
 
 @dataclass(slots=True)

@@ -178,8 +178,12 @@ def test_what_if_is_tagged_as_simulated(recording: Path, capsys: pytest.CaptureF
     status, out = run(replay.main, capsys, recording, "--what-if", "max_num_seqs=2")
     assert status == 0, out
     assert "sim: max_num_seqs=2" in out
-    assert replay.main([str(recording), "--what-if", "admission=bucketed"]) == 2
-    assert "bucketed" in capsys.readouterr().err
+    status, out = run(replay.main, capsys, recording, "--what-if", "admission=bucketed")
+    assert status == 0, out
+    assert "sim: admission=bucketed" in out
+    for words, named in (("admission=fifo", "bucketed"), ("layout=aligned", "aligned")):
+        assert replay.main([str(recording), "--what-if", words]) == 2
+        assert named in capsys.readouterr().err
     assert replay.main([str(recording), "--what-if", "max_seqs=2"]) == 2
     assert "max_num_seqs" in capsys.readouterr().err
 
