@@ -28,7 +28,7 @@ def pointers(document: Path) -> list[tuple[str, str]]:
     return re.findall(r"`([\w./-]+\.py):([\w.]+)`", document.read_text())
 
 
-@pytest.mark.parametrize("name", ["architecture.md", "invariants.md"])
+@pytest.mark.parametrize("name", ["architecture.md", "invariants.md", "ragged_cohorts.md"])
 def test_every_pointer_of_the_document_exists(name: str) -> None:
     found = pointers(DOCS / name)
     assert len(found) >= 10, "the document points at code"
