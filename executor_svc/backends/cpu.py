@@ -41,14 +41,8 @@ class CpuBackend:
         self._max_model_len = _max_model_len(settings, opened)
         self._model = _model_info(opened, name=settings.served_model_name or opened.name, max_model_len=self._max_model_len)
         with torch.inference_mode():
-            precision = choose_precision(settings.precision, config=opened.config)
-            weights = load_weights(
-                opened.source,
-                config=opened.config,
-                num_ids=self._model.vocab_size,
-                make=precision.make,
-                make_head=precision.make_head,
-            )
+            precision = choose_precision(settings.precision, config=opened.config, source=opened.source)
+            weights = load_weights(opened.source, config=opened.config, num_ids=self._model.vocab_size, precision=precision)
             self._decoder = Decoder(opened.config, weights=weights, max_model_len=self._max_model_len)
         num_blocks = _num_blocks(settings, opened)
         self._cache: KvCache | None = (cache := KvCache(opened.config, num_blocks=num_blocks))

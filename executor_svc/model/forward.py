@@ -1,6 +1,6 @@
 """One forward pass over a ragged batch: embedding, layers, cache. Sampling and the head's rows are the caller's.
 
-Legend: T fed tokens, M = T rounded up to the row counts of `linear.py`, D head size. Rows T.. are zero padding:
+Legend: T fed tokens, M = T padded to what the layers want, D head size. Rows T.. are zero padding:
 their results are finite and never read.
 """
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from executor_svc.model.cache import KvAccess, KvLayout, Rotation
 from executor_svc.model.config import ModelConfig
-from executor_svc.model.linear import round_up_rows
 from executor_svc.model.rope import rope_tables
 from executor_svc.model.weights import LayerWeights, ModelWeights
 from executor_svc.plan import Batch
@@ -37,7 +36,7 @@ class Decoder:
         `num_layers` stops early, which only warming up wants.
         """
         num_tokens = len(batch.token_ids)
-        residual = torch.zeros(round_up_rows(num_tokens), self._config.hidden_size)
+        residual = torch.zeros(self._weights.pad_rows(num_tokens), self._config.hidden_size)
         torch.index_select(self._weights.embedding, 0, torch.from_numpy(batch.token_ids), out=residual[:num_tokens])
         layers, eps = self._weights.layers[:num_layers], self._config.rms_eps
         following = [*(layer.input_norm for layer in layers[1:]), self._weights.norm]
@@ -54,9 +53,10 @@ class Decoder:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """f32 [n, num_ids] for n rows of `hidden`, any n."""
         count = hidden.shape[0]
-        if round_up_rows(count) == count:
+        padding = self._weights.pad_rows(count) - count
+        if not padding:
             return self._weights.head(hidden)
-        return self._weights.head(torch.nn.functional.pad(hidden, (0, 0, 0, round_up_rows(count) - count)))[:count]
+        return self._weights.head(torch.nn.functional.pad(hidden, (0, 0, 0, padding)))[:count]
 
     def _attend(self, layer: LayerWeights, index: int, x: torch.Tensor, *, num_tokens: int, access: KvAccess) -> torch.Tensor:
         """Attention output before its projection, f32 [M, heads * D]."""

@@ -7,12 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from executor_svc.model.config import ModelConfig, RopeConfig
 from executor_svc.model.errors import ModelError, UnsupportedModel
 from executor_svc.model.families import by_gguf_architecture
 from executor_svc.model.families.base import Family
+from executor_svc.model.gguf_groups import GROUP_KINDS, group_weights
 from executor_svc.model.gguf_reader import GgufReader
+from kernels.group_weights import GroupWeights
 
 _TOP: Final = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER: Final = {
@@ -52,14 +55,26 @@ class GgufFile:
     def load(self, name: str) -> torch.Tensor:
         """As TensorSource."""
         array = self._reader.dequantised(self._names[name])
-        return torch.from_numpy(np.ascontiguousarray(self._unpermute(name, array) if self.family.gguf_permuted else array))
+        rows = self._row_order(name)
+        return torch.from_numpy(np.ascontiguousarray(array if rows is None else array[rows]))
 
-    def _unpermute(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Rows of q and k lie as pairs (i, i + D/2) interleaved; back to the two halves that our rotation expects."""
+    def has_groups(self, name: str) -> bool:
+        """As TensorSource."""
+        return self._reader.tensors[self._names[name]].kind in GROUP_KINDS
+
+    def groups(self, name: str) -> GroupWeights | None:
+        """As TensorSource."""
+        own = self._names[name]
+        weights = group_weights(self._reader.raw(own), self._reader.tensors[own].kind)
+        rows = self._row_order(name)
+        return weights if weights is None or rows is None else weights.picked(rows)
+
+    def _row_order(self, name: str) -> NDArray[np.intp] | None:
+        """Rows of q and k lie as pairs (i, i + D/2) interleaved; this order gives the two halves that our rotation expects."""
         heads = {"q_proj": self.config.num_heads, "k_proj": self.config.num_kv_heads}.get(name.split(".")[-2])
-        if heads is None:
-            return array
-        return array.reshape(heads, self.config.head_dim // 2, 2, -1).swapaxes(1, 2).reshape(array.shape)
+        if heads is None or not self.family.gguf_permuted:
+            return None
+        return np.arange(heads * self.config.head_dim).reshape(heads, self.config.head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
 
     def _read_config(self) -> ModelConfig:
         prefix = str(self.get("general.architecture"))

@@ -57,13 +57,17 @@ class GgufReader:
             raise ModelError(f"the header of the GGUF file is broken near byte {self._at}") from error
         self.tensors: dict[str, TensorPlace] = self._placed(places)
 
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """A tensor's bytes, a view of the file: shaped like the tensor but for its last dimension, which holds blocks."""
+        place = self.tensors[name]
+        shape = gguf.quant_shape_to_byte_shape(place.shape, place.kind)
+        return np.frombuffer(self._bytes, np.uint8, count=math.prod(shape), offset=place.start).reshape(shape)
+
     def dequantised(self, name: str) -> NDArray[np.float32]:
         """A tensor in float32, in memory of its own. UnsupportedModel names a quantisation that cannot be read."""
         place = self.tensors[name]
-        shape = gguf.quant_shape_to_byte_shape(place.shape, place.kind)
-        raw = np.frombuffer(self._bytes, np.uint8, count=math.prod(shape), offset=place.start).reshape(shape)
         try:
-            return np.array(gguf.dequantize(raw, place.kind), dtype=np.float32).reshape(place.shape)
+            return np.array(gguf.dequantize(self.raw(name), place.kind), dtype=np.float32).reshape(place.shape)
         except NotImplementedError as error:
             raise UnsupportedModel(f"tensor {name!r} is quantised as {place.kind.name}, which cannot be read") from error
 

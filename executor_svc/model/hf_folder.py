@@ -41,6 +41,14 @@ class HfFolder:
             raise UnsupportedModel(f"tensor {name!r} is {tensor.dtype}: quantised safetensors are not supported")
         return tensor.to(torch.float32).contiguous()
 
+    def has_groups(self, name: str) -> bool:
+        """As TensorSource."""
+        return False
+
+    def groups(self, name: str) -> None:
+        """As TensorSource: a folder holds floats."""
+        return
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; ModelError names the file when it is missing or is not one."""

@@ -10,6 +10,9 @@ from typing import Final, Protocol
 import torch
 import torch.nn.functional as F
 
+from kernels.cpu.group_linear import group_linear
+from kernels.group_weights import GroupWeights, pack
+
 TILE: Final = 16
 """Rows of a tile of `TiledLinear`, and the row count that packed weights are laid out for."""
 MAX_ROWS: Final = 256
@@ -26,6 +29,8 @@ class Linear(Protocol):
 
 MakeLinear = Callable[[torch.Tensor, torch.Tensor | None], Linear]
 """(weight [N, K] float32, bias [N] or None) -> layer. The weight may be kept or copied; the caller gives it up."""
+MakeGroupLinear = Callable[[GroupWeights, torch.Tensor | None], Linear]
+"""The same for a weight in groups."""
 
 
 def round_up_rows(count: int) -> int:
@@ -70,6 +75,20 @@ class TiledLinear:
         num_rows = x.shape[0]
         padded = F.pad(x, (0, 0, 0, -num_rows % TILE))
         return torch.cat([F.linear(tile, self._weight, self._bias) for tile in torch.split(padded, TILE)])[:num_rows]
+
+
+class GroupLinear:
+    """Integer products: the file's own 4 or 8 bits times inputs rounded to 8 bits in groups of 32. Any number of rows, none probed:
+    integer sums cannot depend on the batch."""
+
+    def __init__(self, weights: GroupWeights, bias: torch.Tensor | None) -> None:
+        self._weights = pack(weights)
+        self._bias = bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty(x.shape[0], self._weights.num_out)
+        group_linear(x.numpy(), weights=self._weights, out_MN=y.numpy())
+        return y if self._bias is None else y.add_(self._bias)
 
 
 class Bf16Linear:

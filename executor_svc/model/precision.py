@@ -2,44 +2,88 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from executor_svc.model.config import ModelConfig
+from executor_svc.model.config import ModelConfig, expected_tensors
 from executor_svc.model.errors import UnsupportedModel
-from executor_svc.model.linear import HEAD_MAX_ROWS, MAX_ROWS, Bf16Linear, Linear, MakeLinear, PackedLinear
+from executor_svc.model.linear import (
+    HEAD_MAX_ROWS,
+    MAX_ROWS,
+    Bf16Linear,
+    GroupLinear,
+    Linear,
+    MakeGroupLinear,
+    MakeLinear,
+    PackedLinear,
+    round_up_rows,
+)
 from executor_svc.model.probe import InvariantLinears
+from executor_svc.model.source import TensorSource
+from kernels.group_weights import GROUP, rounded
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A chosen arithmetic: its name, and what makes layers of it (`MakeLinear`)."""
+    """A chosen arithmetic: its name, and what makes layers of it.
+
+    Attributes:
+        make, make_head: from float32 weights.
+        make_groups: from weights that the file holds in groups; None = they are dequantised to float32 first.
+        pad_rows: the number of rows that a batch of so many is padded to.
+    """
 
     name: str
     make: MakeLinear
     make_head: MakeLinear
+    make_groups: MakeGroupLinear | None = None
+    pad_rows: Callable[[int], int] = round_up_rows
     probes: tuple[InvariantLinears, ...] = ()
 
     @property
     def batch_invariant(self) -> bool:
         """Whether every layer made so far gives a row the same bits in any batch; bf16 claims nothing."""
-        return bool(self.probes) and all(probe.batch_invariant for probe in self.probes)
+        return self.name == "int8" or (bool(self.probes) and all(probe.batch_invariant for probe in self.probes))
 
 
-def choose_precision(asked: str, *, config: ModelConfig) -> Precision:
-    """f32, bf16 or auto, which takes bf16 where the processor multiplies it and is measured to be faster; logs what and why."""
-    if asked not in ("auto", "f32", "bf16"):
-        raise UnsupportedModel(f"precision {asked!r} is not supported; known: auto, f32, bf16")
-    name, reason = (asked, "asked for") if asked != "auto" else _fastest(config, flags=torch.cpu.get_capabilities())
+def choose_precision(asked: str, *, config: ModelConfig, source: TensorSource) -> Precision:
+    """int8, f32, bf16, or auto; logs what and why.
+
+    auto is int8 where the file holds every matrix in groups of integers, so that no weight is rounded; else bf16 where the
+    processor multiplies it and is measured to be faster; else f32.
+    """
+    if asked not in ("auto", "int8", "f32", "bf16"):
+        raise UnsupportedModel(f"precision {asked!r} is not supported; known: auto, int8, f32, bf16")
+    matrices = [name for name, shape in expected_tensors(config).items() if len(shape) == 2]
+    if asked != "auto":
+        name, reason = asked, "asked for"
+    elif all(source.has_groups(matrix) for matrix in matrices):
+        name, reason = "int8", "the file holds every matrix in groups of small integers"
+    else:
+        name, reason = _fastest(config, flags=torch.cpu.get_capabilities())
     log.info("linear layers in %s: %s", name, reason)
+    if name == "int8":
+        _check_groups(config)
+        return Precision("int8", _make_rounded, _make_rounded, GroupLinear, pad_rows=lambda count: count)
     if name == "bf16":
         return Precision("bf16", Bf16Linear, Bf16Linear)
     layers, head = InvariantLinears(max_rows=MAX_ROWS), InvariantLinears(max_rows=HEAD_MAX_ROWS)
-    return Precision("f32", layers, head, (layers, head))
+    return Precision("f32", layers, head, probes=(layers, head))
+
+
+def _make_rounded(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    """An int8 layer of float32 weights: rounded once, here."""
+    return GroupLinear(rounded(weight.numpy()), bias)
+
+
+def _check_groups(config: ModelConfig) -> None:
+    for name, shape in expected_tensors(config).items():
+        if len(shape) == 2 and shape[1] % GROUP:
+            raise UnsupportedModel(f"precision int8 needs rows that are groups of {GROUP}; tensor {name!r} has shape {shape}")
 
 
 def _fastest(config: ModelConfig, *, flags: Mapping[str, object]) -> tuple[str, str]:

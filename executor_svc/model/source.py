@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 
 from executor_svc.model.errors import TensorMismatch
+from kernels.group_weights import GroupWeights
 
 
 class TensorSource(Protocol):
@@ -17,6 +18,14 @@ class TensorSource(Protocol):
 
     def load(self, name: str) -> torch.Tensor:
         """The tensor in float32, contiguous, owned by the caller. `name` is a key of `shapes()`."""
+        ...
+
+    def has_groups(self, name: str) -> bool:
+        """Whether the file holds this tensor as small integers in groups."""
+        ...
+
+    def groups(self, name: str) -> GroupWeights | None:
+        """The matrix as the file holds it; None unless `has_groups`, and for the rare one whose codes no kernel takes."""
         ...
 
 

@@ -1,5 +1,6 @@
 """A model's weights as the forward pass uses them: fused, packed, in float32 unless a layer decided otherwise."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,8 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from executor_svc.model.config import ModelConfig, expected_tensors
-from executor_svc.model.linear import Linear, MakeLinear
+from executor_svc.model.linear import Linear
+from executor_svc.model.precision import Precision
 from executor_svc.model.source import TensorSource, check_tensors
+from kernels.group_weights import GroupWeights, side_by_side
 
 F32 = NDArray[np.float32]
 
@@ -36,54 +39,76 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """The whole decoder. `embedding`: f32 [vocab, hidden]; `head` gives logits of the first `num_ids` tokens only."""
+    """The whole decoder.
+
+    Attributes:
+        embedding: f32 [vocab, hidden].
+        head: gives logits of the first `num_ids` tokens only.
+        pad_rows: the number of rows that its layers want a batch of so many padded to.
+    """
 
     embedding: torch.Tensor
     layers: tuple[LayerWeights, ...]
     norm: F32
     head: Linear
+    pad_rows: Callable[[int], int]
 
 
-def load_weights(
-    source: TensorSource, *, config: ModelConfig, num_ids: int, make: MakeLinear, make_head: MakeLinear
-) -> ModelWeights:
+def load_weights(source: TensorSource, *, config: ModelConfig, num_ids: int, precision: Precision) -> ModelWeights:
     """Reads every tensor once; raises TensorMismatch before reading any when names or shapes are not those of `config`.
 
     Rows of the head behind `num_ids` are padding that no tokenizer knows: they are cut off, so that such an id can never be chosen.
     """
     check_tensors(source.shapes(), need=expected_tensors(config))
     embedding = source.load("model.embed_tokens.weight")
-    head = embedding if config.tied else source.load("lm_head.weight")
     return ModelWeights(
         embedding=embedding,
-        layers=tuple(_load_layer(source, config=config, index=index, make=make) for index in range(config.num_layers)),
+        layers=tuple(_load_layer(source, config=config, index=index, precision=precision) for index in range(config.num_layers)),
         norm=_array(source.load("model.norm.weight")),
-        head=make_head(head[:num_ids], None),
+        head=_load_head(source, config=config, num_ids=num_ids, embedding=embedding, precision=precision),
+        pad_rows=precision.pad_rows,
     )
 
 
-def _load_layer(source: TensorSource, *, config: ModelConfig, index: int, make: MakeLinear) -> LayerWeights:
+def _load_head(source: TensorSource, *, config: ModelConfig, num_ids: int, embedding: torch.Tensor, precision: Precision) -> Linear:
+    name = "model.embed_tokens.weight" if config.tied else "lm_head.weight"
+    if precision.make_groups is not None and (groups := source.groups(name)) is not None:
+        return precision.make_groups(groups.picked(slice(num_ids)), None)
+    return precision.make_head((embedding if config.tied else source.load(name))[:num_ids], None)
+
+
+def _load_layer(source: TensorSource, *, config: ModelConfig, index: int, precision: Precision) -> LayerWeights:
     prefix = f"model.layers.{index}."
 
     def load(name: str) -> torch.Tensor:
         return source.load(prefix + name)
 
-    def fused(*names: str) -> torch.Tensor:
-        return torch.cat([load(name) for name in names])
+    def linear(*names: str, bias: torch.Tensor | None = None) -> Linear:
+        """One layer with the outputs of all `names`."""
+        weights = [f"{prefix}{name}.weight" for name in names]
+        if precision.make_groups is not None and (groups := _groups(source, weights)) is not None:
+            return precision.make_groups(groups, bias)
+        return precision.make(torch.cat([source.load(name) for name in weights]), bias)
 
     qkv = [f"self_attn.{part}_proj" for part in "qkv"]
-    bias = fused(*(f"{name}.bias" for name in qkv)) if config.qkv_bias else None
+    bias = torch.cat([load(f"{name}.bias") for name in qkv]) if config.qkv_bias else None
     return LayerWeights(
         input_norm=_array(load("input_layernorm.weight")),
-        qkv=make(fused(*(f"{name}.weight" for name in qkv)), bias),
+        qkv=linear(*qkv, bias=bias),
         q_norm=_array(load("self_attn.q_norm.weight")) if config.qk_norm else None,
         k_norm=_array(load("self_attn.k_norm.weight")) if config.qk_norm else None,
-        out=make(load("self_attn.o_proj.weight"), None),
+        out=linear("self_attn.o_proj"),
         post_norm=_array(load("post_attention_layernorm.weight")),
-        gate_up=make(fused("mlp.gate_proj.weight", "mlp.up_proj.weight"), None),
-        down=make(load("mlp.down_proj.weight"), None),
+        gate_up=linear("mlp.gate_proj", "mlp.up_proj"),
+        down=linear("mlp.down_proj"),
         window=config.windows[index],
     )
+
+
+def _groups(source: TensorSource, names: Sequence[str]) -> GroupWeights | None:
+    """The matrices side by side, None unless the file holds all of them in groups of the same kind."""
+    parts = [groups for name in names if (groups := source.groups(name)) is not None]
+    return side_by_side(parts) if len(parts) == len(names) else None
 
 
 def _array(tensor: torch.Tensor) -> F32:

@@ -1,5 +1,7 @@
 """Linear layers: right, batch-invariant to the bit, and a probe that notices when they are not."""
 
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -116,8 +118,38 @@ def test_precision_is_chosen_by_capability_and_measurement():
 
 
 def test_precision_says_what_it_claims():
-    f32, bf16 = (choose_precision(name, config=CONFIG) for name in ("f32", "bf16"))
+    f32, bf16, int8 = (choose_precision(name, config=CONFIG, source=Held(groups=False)) for name in ("f32", "bf16", "int8"))
     assert (f32.name, f32.batch_invariant) == ("f32", True)
     assert (bf16.name, bf16.batch_invariant) == ("bf16", False)
+    assert (int8.name, int8.batch_invariant) == ("int8", True)
     with pytest.raises(UnsupportedModel, match="fp8"):
-        choose_precision("fp8", config=CONFIG)
+        choose_precision("fp8", config=CONFIG, source=Held(groups=False))
+
+
+@dataclass(frozen=True)
+class Held:
+    """The one question that the choice asks of a file."""
+
+    groups: bool
+
+    def has_groups(self, name: str) -> bool:
+        return self.groups
+
+
+def test_auto_rounds_no_weight():
+    assert choose_precision("auto", config=CONFIG, source=Held(groups=True)).name == "int8"
+    assert choose_precision("auto", config=CONFIG, source=Held(groups=False)).name != "int8"
+
+
+def test_int8_names_the_tensor_that_is_not_in_groups():
+    with pytest.raises(UnsupportedModel, match=r"groups of 32; tensor '.*' has shape"):
+        choose_precision("int8", config=replace(CONFIG, intermediate_size=100), source=Held(groups=False))
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
+def test_a_float32_weight_in_int8_is_near_and_batch_invariant(biased):
+    weight, bias = random(40, 64), random(40, seed=6) if biased else None
+    layer = choose_precision("int8", config=CONFIG, source=Held(groups=False)).make(weight, bias)
+    x = random(MAX_ROWS, 64, seed=7)
+    torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, weight, bias), atol=0.3, rtol=0.02)
+    assert is_batch_invariant(layer, in_features=64, max_rows=MAX_ROWS)

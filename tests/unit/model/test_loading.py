@@ -117,6 +117,27 @@ def test_quantised_gguf_equals_the_gguf_package(llama, tmp_path, kind):
         assert np.array_equal(ours.dequantised(tensor.name), gguf.dequantize(tensor.data, tensor.tensor_type)), tensor.name
 
 
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
+def test_groups_of_integers_are_read_as_they_are(llama, tmp_path, kind):
+    """Dequantised, they are the gguf package's values, in our order of rows."""
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, llama.state_dict(), kind=kind)
+    file = GgufFile(path)
+    names = [name for name in expected_tensors(file.config) if file.has_groups(name)]
+    assert len(names) >= 7
+    for name in names:
+        np.testing.assert_array_equal(file.groups(name).dequantised(), file.load(name).numpy(), err_msg=name)
+
+
+def test_other_tensors_have_no_groups(llama, folder, tmp_path):
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, llama.state_dict(), kind="Q5_0")
+    for source in (GgufFile(path), HfFolder(folder)):
+        for name in expected_tensors(source.config):
+            assert not source.has_groups(name)
+            assert source.groups(name) is None
+
+
 def test_default_model_metadata_equals_the_gguf_package():
     ours, theirs = GgufReader(default_model()), gguf.GGUFReader(default_model())
     assert set(ours.tensors) == {tensor.name for tensor in theirs.tensors}

@@ -1,0 +1,60 @@
+"""Rows of float32 as int8 codes in groups of 32: the input of `group_linear`. A row's codes depend on nothing but the row."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from kernels.cpu import integer_lanes as ints
+from kernels.cpu import lanes
+from kernels.cpu.jit import intrinsic, jit
+from kernels.group_weights import GROUP, I8, LARGEST
+from kernels.layout import F32
+
+_WIDE = ir.VectorType(lanes.F32, GROUP)
+_WIDE_INTS = ir.VectorType(lanes.I32, GROUP)
+_NEGLIGIBLE = 2.0**-100
+"""Groups whose largest magnitude is below this become zeros: the reciprocal of their scale would leave float32."""
+
+
+@intrinsic
+def _quantise_group(typingctx: Any, x: Any, group: Any, codes: Any, scales: Any) -> Any:
+    """Group number `group` of the flat `x` -> 32 codes, its scale, and scale times the sum of its codes.
+
+    A group with a value that is not finite gets scale NaN, so that all that is computed from it is NaN.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        x, group, codes, scales = args
+        start = builder.mul(group, ir.Constant(group.type, GROUP))
+        values = builder.load(lanes.pointer(context, builder, signature.args[0], x, start, to=_WIDE), align=4)
+        magnitudes = lanes.call(builder, "llvm.fabs.v32f32", _WIDE, values)
+        most = lanes.call(builder, "llvm.vector.reduce.fmax.v32f32", lanes.F32, magnitudes)
+        # Infinity and NaN have the largest bit patterns, so one integer maximum finds both; fmax passes NaN over.
+        patterns = lanes.call(builder, "llvm.vector.reduce.umax.v32i32", lanes.I32, builder.bitcast(magnitudes, _WIDE_INTS))
+        finite = builder.icmp_unsigned("<", patterns, lanes.I32(0x7F800000))
+        usable = builder.and_(finite, builder.fcmp_ordered(">=", most, lanes.F32(_NEGLIGIBLE)))
+        inverse = builder.select(usable, builder.fdiv(lanes.F32(LARGEST), most), lanes.F32(0))
+        rounded = lanes.call(builder, "llvm.rint.v32f32", _WIDE, builder.fmul(values, ints.splat(builder, _WIDE, inverse)))
+        whole = lanes.call(builder, "llvm.fptosi.sat.v32i32.v32f32", _WIDE_INTS, rounded)
+        to = lanes.pointer(context, builder, signature.args[2], codes, start, to=ints.BYTES)
+        builder.store(builder.trunc(whole, ints.BYTES), to, align=1)
+        total = lanes.call(builder, "llvm.vector.reduce.add.v32i32", lanes.I32, whole)
+        scale = builder.select(usable, builder.fdiv(most, lanes.F32(LARGEST)), lanes.F32(0))
+        scale = builder.select(finite, scale, lanes.F32(float("nan")))
+        to = lanes.pointer(
+            context, builder, signature.args[3], scales, builder.mul(group, ir.Constant(group.type, 2)), to=lanes.F32
+        )
+        builder.store(scale, to, align=4)
+        builder.store(builder.fmul(scale, builder.sitofp(total, lanes.F32)), builder.gep(to, [lanes.I32(1)]), align=4)
+        return context.get_dummy_value()
+
+    return types.void(x, types.intp, codes, scales), codegen
+
+
+@jit
+def quantise_rows(x_MK: F32, first: int, last: int, codes_MK: I8, scales_MG2: F32) -> None:
+    """Rows first..last-1 of a C-contiguous `x_MK`, K a multiple of 32; gives (scale, scale * sum of codes) for each group."""
+    groups = x_MK.shape[1] // GROUP
+    for group in range(first * groups, last * groups):
+        _quantise_group(x_MK, group, codes_MK, scales_MG2)

@@ -1,0 +1,121 @@
+"""Weights as small integers in groups along K, and how a kernel wants them in memory.
+
+Legend: N outputs, K inputs, G = K / 32 groups, P = N / 8 panels (rounded up). A weight is `scale * code + offset`, with one scale
+and one offset for 32 neighbouring inputs of one output: the arithmetic of GGUF's Q4_0, Q4_1 and Q8_0 (github.com/ggml-org/ggml).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.layout import F32
+
+GROUP: Final = 32
+"""Inputs that share a scale. An int16 lane holds the products of a whole group of 4-bit codes: 16 * 15 * 127 < 2 ** 15."""
+PANEL: Final = 8
+"""Outputs that a tile computes side by side: the int32 lanes of 256 bits."""
+LARGEST: Final = 127
+"""Largest magnitude of an 8-bit code: -128 has no counterpart, and a pair of its products would leave int16."""
+
+I8 = NDArray[np.int8]
+U8 = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWeights:
+    """One matrix as its file holds it.
+
+    Attributes:
+        codes: u8 [N, K] of 0..15 (4 bits) or i8 [N, K] of -127..127 (8 bits).
+        scale: f32 [N, G].
+        offset: f32 [N, G] with 4-bit codes, None with 8-bit ones.
+    """
+
+    codes: U8 | I8
+    scale: F32
+    offset: F32 | None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for shapes or codes that the kernels cannot take."""
+        num_out, num_in = self.codes.shape
+        if num_in % GROUP or self.scale.shape != (num_out, num_in // GROUP):
+            raise ValueError(f"codes {self.codes.shape} and scales {self.scale.shape} are not groups of {GROUP}")
+        if (self.offset is None) != (self.bits == 8) or (self.offset is not None and self.offset.shape != self.scale.shape):
+            raise ValueError("4-bit codes have an offset for each scale, 8-bit codes have none")
+        if self.bits == 8 and int(self.codes.min(initial=0)) < -LARGEST:
+            raise ValueError(f"8-bit codes reach {int(self.codes.min())}, the least is {-LARGEST}")
+
+    @property
+    def bits(self) -> int:
+        """4 or 8."""
+        return 8 if self.codes.dtype == np.int8 else 4
+
+    def picked(self, rows: slice | NDArray[np.intp]) -> "GroupWeights":
+        """Some outputs, in the given order."""
+        return GroupWeights(self.codes[rows], self.scale[rows], None if self.offset is None else self.offset[rows])
+
+    def dequantised(self) -> F32:
+        """f32 [N, K]."""
+        grouped = self.codes.reshape(*self.scale.shape, GROUP) * self.scale[..., None]
+        return (grouped if self.offset is None else grouped + self.offset[..., None]).reshape(self.codes.shape)
+
+
+def side_by_side(parts: Sequence[GroupWeights]) -> GroupWeights | None:
+    """One matrix with the outputs of all, which read the same inputs; None when they differ in bits."""
+    if len({part.bits for part in parts}) != 1:
+        return None
+    offsets = [part.offset for part in parts if part.offset is not None]
+    return GroupWeights(
+        np.concatenate([part.codes for part in parts]),
+        np.concatenate([part.scale for part in parts]),
+        np.concatenate(offsets) if offsets else None,
+    )
+
+
+def rounded(weight_NK: F32) -> GroupWeights:
+    """The nearest 8-bit codes of a float32 matrix, K a multiple of 32; finite."""
+    grouped = weight_NK.reshape(len(weight_NK), -1, GROUP)
+    scale: F32 = (np.abs(grouped).max(-1) / LARGEST).astype(np.float32)
+    safe = np.where(scale > 0, scale, np.float32(1))
+    return GroupWeights(np.rint(grouped / safe[..., None]).astype(np.int8).reshape(weight_NK.shape), scale, None)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedGroups:
+    """One matrix as `group_linear` reads it: panel by panel, front to back.
+
+    Attributes:
+        codes: u8, flat. A panel's group is 8 quads of 4 inputs; a quad is 8 outputs x 4 inputs, 32 bytes. With 4 bits two
+            neighbouring quads share 32 bytes, the first in the low halves.
+        scales: f32, flat [P, G, 8], or [P, G, 2, 8] with offsets behind the scales.
+        num_out, num_in, bits: N, K, 4 or 8. Outputs behind N are zero.
+    """
+
+    codes: U8
+    scales: F32
+    num_out: int
+    num_in: int
+    bits: int
+
+
+def pack(weights: GroupWeights) -> PackedGroups:
+    """Reorders a matrix once, at load."""
+    num_out, num_in = weights.codes.shape
+    missing = -num_out % PANEL
+    codes = np.pad(weights.codes, ((0, missing), (0, 0))).view(np.uint8)
+    groups = num_in // GROUP
+    quads: U8 = codes.reshape(-1, PANEL, groups, 8, 4).transpose(0, 2, 3, 1, 4)  # panel, group, quad, output, input
+    if weights.bits == 4:
+        quads = quads[:, :, 0::2] | (quads[:, :, 1::2] << np.uint8(4))
+    parts = [weights.scale] if weights.offset is None else [weights.scale, weights.offset]
+    scales = [np.pad(part, ((0, missing), (0, 0))).reshape(-1, PANEL, groups).transpose(0, 2, 1) for part in parts]
+    return PackedGroups(
+        codes=np.ascontiguousarray(quads).reshape(-1),
+        scales=np.ascontiguousarray(np.stack(scales, axis=2), np.float32).reshape(-1),
+        num_out=num_out,
+        num_in=num_in,
+        bits=weights.bits,
+    )
