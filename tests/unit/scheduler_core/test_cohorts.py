@@ -58,8 +58,9 @@ def drain_prompts(one):
 
 
 def test_a14_the_grant_reaches_the_bucketer_and_all_lengths_decode_together():
-    one = house(granted=True)
-    one.ask(*prompts(5, 9, 14), max_tokens=20)
+    """So far apart that the override cannot have brought them together."""
+    one = house(granted=True, **BIG)
+    one.ask(*prompts(*FAR), max_tokens=20)
     drain_prompts(one)
     assert turn(one)[0] == [0, 1, 2]
 
