@@ -17,7 +17,7 @@ from executor_svc.layouts.slot_kinds import F32, KvSlot
 
 TILE: Final = 16
 """Columns behind the last one that attention may load, though not look at."""
-GROWTH: Final = 128
+GROWTH: Final = 64
 """Columns by which a cohort grows that has become too narrow: a copy of everything, so not too often."""
 
 
