@@ -245,10 +245,7 @@ class Engine:
         self._recorder.handshake(link.executor_id, link.address, caps.SerializeToString(deterministic=True))
         info = wire.executor_info(link.executor_id, caps)
         self._core.add_executor(info)
-        _LOG.info(
-            "executor=%s joined id=%d device=%s blocks=%d ragged=%s reason=%s",
-            *(link.address, link.executor_id, caps.device, caps.num_blocks, info.ragged_granted, info.ragged_reason),
-        )
+        _LOG.info("executor=%s joined id=%d device=%s blocks=%d", link.address, link.executor_id, caps.device, caps.num_blocks)
 
     def _on_drain(self, link: ExecutorLink) -> None:
         if link.executor_id in self.links:

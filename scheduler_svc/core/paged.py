@@ -90,7 +90,7 @@ class PagedAdmission:
         """Rows with nothing `left` to feed had their last; the next look is due when the first of the others may have had its."""
         if done := (left <= 0).nonzero()[0].tolist():
             books.retire([rows.seqs[row] for row in done])
-        elif len(left):
+        elif len(left) == len(books.decoding):  # a row that was left out, short of blocks, may be nearer to its end
             books.decode_room = int(left.min())
 
     def _grow_by_preemption(self, draft: StepDraft, rows: RowMap, short: list[int]) -> RowMap:
