@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SERVE := $(VENV)/.installed-serve
 STAMP := $(VENV)/.installed
 
-.PHONY: help serve test check kernels fix gen bench clean
+.PHONY: help serve test check kernels fix gen bench mutants clean
 .DEFAULT_GOAL := help
 
 help:  ## print this list
@@ -70,6 +70,10 @@ gen: $(STAMP)  ## regenerate the stubs from proto/
 
 bench: $(STAMP)  ## one table: tokens/s, TTFT, inter-token latency
 	$(BIN)/python -m bench $(ARGS)
+
+# Not a part of `test`: 27 starts of pytest. That every patch still applies to the code is tested there.
+mutants: $(STAMP)  ## 26 wrong versions of the code, each of which a test must catch
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
