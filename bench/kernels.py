@@ -14,6 +14,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np
 import torch
 
+from kernels.cpu.gelu_mul import gelu_mul
 from kernels.cpu.jit import set_num_threads
 from kernels.cpu.paged_attention import paged_attention
 from kernels.cpu.rms_norm import rms_norm
@@ -116,9 +117,12 @@ def elementwise_lines() -> list[str]:
     norm_peer = best_s(lambda: torch.nn.functional.rms_norm(x_t, (576,), weight_t, 1e-5), rounds=200)
     silu = best_s(lambda: silu_mul(gate_up, out_TI=wide), rounds=200)
     silu_peer = best_s(lambda: torch.nn.functional.silu(gate) * up, rounds=200)
+    gelu = best_s(lambda: gelu_mul(gate_up, out_TI=wide), rounds=200)
+    gelu_peer = best_s(lambda: torch.nn.functional.gelu(gate, approximate="tanh") * up, rounds=200)
     return [
         f"rms_norm, 32 x 576                 {norm * 1e6:8.0f} us {norm_peer / norm:18.1f} x torch",
         f"silu_mul, 32 x 1536                {silu * 1e6:8.0f} us {silu_peer / silu:18.1f} x torch",
+        f"gelu_mul, 32 x 1536                {gelu * 1e6:8.0f} us {gelu_peer / gelu:18.1f} x torch",
     ]
 
 

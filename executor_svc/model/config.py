@@ -1,6 +1,7 @@
 """The shape of a decoder, whatever file it came from."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,19 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A Llama-like decoder: RMS norms, rotary attention with grouped keys, gated SiLU feed-forward.
+    """A Llama-like decoder: RMS norms, rotary attention with grouped keys, gated feed-forward.
 
     Attributes:
         windows: for each layer how many tokens a token sees, itself included; 0 = all.
         tied: the head is the embedding.
         qkv_bias: the q, k and v projections have a bias.
         qk_norm: q and k are RMS-normalised head by head before the rotation.
+        local_rope: the rotation of layers that have a window; None = `rope` is everybody's.
+        sandwich: what attention and feed-forward give is RMS-normalised before it is added.
+        activation: of the gate, "silu" or "gelu_tanh".
+        query_scalar: scores are divided by its square root; None = `head_dim`.
+        embedding_scale: what embeddings are multiplied by on their way in, never in a tied head.
+        rolling: in a dense layout, layers that have a window keep no more than that; their rows then share one length.
     """
 
     family: str
@@ -49,6 +56,12 @@ class ModelConfig:
     tied: bool
     qkv_bias: bool
     qk_norm: bool
+    local_rope: RopeConfig | None = None
+    sandwich: bool = False
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    query_scalar: float | None = None
+    embedding_scale: float = 1.0
+    rolling: bool = False
 
     @property
     def qkv_width(self) -> int:
@@ -75,6 +88,8 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         layer |= {"self_attn.q_proj.bias": (queries,), "self_attn.k_proj.bias": (keys,), "self_attn.v_proj.bias": (keys,)}
     if config.qk_norm:
         layer |= {"self_attn.q_norm.weight": (dim,), "self_attn.k_norm.weight": (dim,)}
+    if config.sandwich:
+        layer |= {"pre_feedforward_layernorm.weight": (hidden,), "post_feedforward_layernorm.weight": (hidden,)}
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden), "model.norm.weight": (hidden,)}
     if not config.tied:
         shapes["lm_head.weight"] = (config.vocab_size, hidden)

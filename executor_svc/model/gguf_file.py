@@ -40,8 +40,8 @@ class GgufFile:
     def __init__(self, path: Path) -> None:
         """Reads the header; raises ModelError when it is no GGUF file, UnsupportedModel when it holds another kind of model."""
         self._reader = GgufReader(path)
-        self._names = {_hf_name(name): name for name in self._reader.tensors}
         self.family: Family = by_gguf_architecture(str(self.get("general.architecture", "none named")))
+        self._names = {_hf_name(name, {**_LAYER, **self.family.gguf_names}): name for name in self._reader.tensors}
         self.config: ModelConfig = self._read_config()
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -89,7 +89,7 @@ class GgufFile:
         num_layers, head_dim = int(number("block_count")), int(number("attention.key_length", hidden // heads))
         if number("rope.dimension_count", head_dim) != head_dim:
             raise UnsupportedModel("rotary embedding over a part of a head is not supported")
-        return ModelConfig(
+        config = ModelConfig(
             family=self.family.name,
             num_layers=num_layers,
             hidden_size=hidden,
@@ -106,6 +106,10 @@ class GgufFile:
             qkv_bias=self.family.qkv_bias,
             qk_norm=self.family.qk_norm,
         )
+        metadata = self._reader.metadata.items()
+        return self.family.refine_gguf(
+            config, {key.removeprefix(f"{prefix}."): value for key, value in metadata if key.startswith(f"{prefix}.")}
+        )
 
     def _rope(self, prefix: str, *, theta: float, factor: float) -> RopeConfig:
         if _ROPE_DIVISORS in self._names:
@@ -114,10 +118,10 @@ class GgufFile:
         return RopeConfig(theta=theta, kind="default" if kind == "none" else kind, factor=factor)
 
 
-def _hf_name(name: str) -> str:
+def _hf_name(name: str, parts: Mapping[str, str]) -> str:
     """The Hugging Face name of a GGUF tensor; one that has none keeps its own and is then reported as left over."""
     if match := re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name):
         index, part, kind = match.groups()
-        return f"model.layers.{index}.{_LAYER[part]}.{kind}" if part in _LAYER else name
+        return f"model.layers.{index}.{parts[part]}.{kind}" if part in parts else name
     stem, _, kind = name.rpartition(".")
     return f"{_TOP[stem]}.{kind}" if stem in _TOP else name

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from executor_svc.model.config import ModelConfig, RopeConfig
+from executor_svc.model.config import ModelConfig
 from executor_svc.model.errors import ModelError, TensorMismatch, UnsupportedModel
 from executor_svc.model.families import by_hf_architecture
 from executor_svc.model.families.base import Family
+from executor_svc.model.hf_rope import read_rope
 
 
 class HfFolder:
@@ -22,7 +23,7 @@ class HfFolder:
         self._path = path
         self.raw: dict[str, Any] = read_json(path / "config.json")
         self.family: Family = by_hf_architecture(str((self.raw.get("architectures") or ["none named"])[0]))
-        self.config: ModelConfig = _read_config(self.raw, self.family)
+        self.config: ModelConfig = _read_config({**self.family.hf_defaults, **self.raw}, self.family)
         self.weight_files: list[Path] = _weight_files(path)
         self._place, self._shapes = _headers(self.weight_files)
 
@@ -39,7 +40,8 @@ class HfFolder:
             tensor: torch.Tensor = file.get_tensor(name)
         if not tensor.is_floating_point():
             raise UnsupportedModel(f"tensor {name!r} is {tensor.dtype}: quantised safetensors are not supported")
-        return tensor.to(torch.float32).contiguous()
+        tensor = tensor.to(torch.float32).contiguous()
+        return self.family.hf_norm_offset + tensor if name.endswith("norm.weight") else tensor
 
     def has_groups(self, name: str) -> bool:
         """As TensorSource."""
@@ -101,7 +103,7 @@ def _read_config(raw: Mapping[str, Any], family: Family) -> ModelConfig:
 
     _refuse_unknown(raw, family)
     heads, num_layers = number("num_attention_heads"), number("num_hidden_layers")
-    return ModelConfig(
+    config = ModelConfig(
         family=family.name,
         num_layers=num_layers,
         hidden_size=number("hidden_size"),
@@ -112,12 +114,13 @@ def _read_config(raw: Mapping[str, Any], family: Family) -> ModelConfig:
         vocab_size=number("vocab_size"),
         max_position=number("max_position_embeddings"),
         rms_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        rope=_rope(raw),
+        rope=read_rope(raw),
         windows=family.windows(raw, num_layers),
         tied=bool(raw.get("tie_word_embeddings", False)),
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
     )
+    return family.refine_hf(config, raw)
 
 
 def _refuse_unknown(raw: Mapping[str, Any], family: Family) -> None:
@@ -128,21 +131,8 @@ def _refuse_unknown(raw: Mapping[str, Any], family: Family) -> None:
         "attention_bias": False,
         "quantization_config": None,
         "partial_rotary_factor": 1.0,
+        **family.hf_must,
     }
     for key, value in must.items():
-        if key in raw and raw[key] != value and not (key == "attention_bias" and family.qkv_bias):
+        if raw.get(key) not in (None, value) and not (key == "attention_bias" and family.qkv_bias):
             raise UnsupportedModel(f"config.json: {key} = {raw[key]!r} is not supported")
-
-
-def _rope(raw: Mapping[str, Any]) -> RopeConfig:
-    """transformers 5 writes `rope_parameters`; before, `rope_theta` stood alone and `rope_scaling` beside it."""
-    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    kind = str(scaling.get("rope_type", scaling.get("type", "default")))
-    return RopeConfig(
-        theta=float(scaling.get("rope_theta", raw.get("rope_theta", 10000.0))),
-        kind=kind,
-        factor=float(scaling.get("factor", 1.0)),
-        low_freq_factor=float(scaling.get("low_freq_factor", 1.0)),
-        high_freq_factor=float(scaling.get("high_freq_factor", 4.0)),
-        original_max_position=int(scaling.get("original_max_position_embeddings", raw.get("max_position_embeddings", 8192))),
-    )

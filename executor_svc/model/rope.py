@@ -2,7 +2,9 @@
 
 import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from executor_svc.model.config import RopeConfig
 from executor_svc.model.errors import UnsupportedModel
@@ -13,6 +15,12 @@ def rope_tables(rope: RopeConfig, *, head_dim: int, num_positions: int) -> tuple
     frequencies = _frequencies(rope, head_dim)
     angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * frequencies[None, :]
     return angles.cos().contiguous(), angles.sin().contiguous()
+
+
+def rope_arrays(rope: RopeConfig, *, head_dim: int, num_positions: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The same for kernels."""
+    cos, sin = rope_tables(rope, head_dim=head_dim, num_positions=num_positions)
+    return cos.numpy(), sin.numpy()
 
 
 def _frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:

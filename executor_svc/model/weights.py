@@ -21,7 +21,9 @@ class LayerWeights:
     """One decoder layer.
 
     Attributes:
-        input_norm, post_norm: f32 [hidden]. q_norm, k_norm: f32 [head_dim] or None.
+        input_norm, post_norm: before attention and before the feed-forward part, f32 [hidden].
+        q_norm, k_norm: f32 [head_dim] or None.
+        attention_norm, gated_norm: of what attention and the feed-forward part give, f32 [hidden] or None.
         qkv: hidden -> queries, keys, values, side by side. gate_up: hidden -> gate, up, side by side.
         window: tokens that a token sees, itself included; 0 = all.
     """
@@ -35,6 +37,8 @@ class LayerWeights:
     gate_up: Linear
     down: Linear
     window: int
+    attention_norm: F32 | None = None
+    gated_norm: F32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,9 @@ def _load_layer(source: TensorSource, *, config: ModelConfig, index: int, precis
     def load(name: str) -> torch.Tensor:
         return source.load(prefix + name)
 
+    def norm(name: str) -> F32:
+        return _array(load(f"{name}.weight"))
+
     def linear(*names: str, bias: torch.Tensor | None = None) -> Linear:
         """One layer with the outputs of all `names`."""
         weights = [f"{prefix}{name}.weight" for name in names]
@@ -93,15 +100,17 @@ def _load_layer(source: TensorSource, *, config: ModelConfig, index: int, precis
     qkv = [f"self_attn.{part}_proj" for part in "qkv"]
     bias = torch.cat([load(f"{name}.bias") for name in qkv]) if config.qkv_bias else None
     return LayerWeights(
-        input_norm=_array(load("input_layernorm.weight")),
+        input_norm=norm("input_layernorm"),
         qkv=linear(*qkv, bias=bias),
-        q_norm=_array(load("self_attn.q_norm.weight")) if config.qk_norm else None,
-        k_norm=_array(load("self_attn.k_norm.weight")) if config.qk_norm else None,
+        q_norm=norm("self_attn.q_norm") if config.qk_norm else None,
+        k_norm=norm("self_attn.k_norm") if config.qk_norm else None,
         out=linear("self_attn.o_proj"),
-        post_norm=_array(load("post_attention_layernorm.weight")),
+        post_norm=norm("pre_feedforward_layernorm" if config.sandwich else "post_attention_layernorm"),
         gate_up=linear("mlp.gate_proj", "mlp.up_proj"),
         down=linear("mlp.down_proj"),
         window=config.windows[index],
+        attention_norm=norm("post_attention_layernorm") if config.sandwich else None,
+        gated_norm=norm("post_feedforward_layernorm") if config.sandwich else None,
     )
 
 

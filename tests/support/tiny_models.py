@@ -6,6 +6,7 @@ import torch
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedConfig,
@@ -25,6 +26,13 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+
+
+GEMMA3_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 2.0},
+}
+GEMMA3_WINDOW = 32
 
 
 def _shape(**more: object) -> dict[str, object]:
@@ -56,18 +64,26 @@ def configs() -> dict[str, PreTrainedConfig]:
         "qwen2": Qwen2Config(**_shape()),
         "qwen2-sliding": Qwen2Config(**_shape(use_sliding_window=True, sliding_window=20, max_window_layers=1)),
         "qwen3": Qwen3Config(**_shape(head_dim=32)),
+        "gemma3": gemma3_config(),
         "qwen3-tied": Qwen3Config(**_shape(head_dim=16, tie_word_embeddings=True)),
     }
+
+
+def gemma3_config(**more: object) -> Gemma3TextConfig:
+    """Five layers that slide, one that does not, and one more; heads of another size than hidden / heads and another scale."""
+    told = {"hidden_size": 72, "num_hidden_layers": 7, "head_dim": 32, "query_pre_attn_scalar": 20, "sliding_window": GEMMA3_WINDOW}
+    return Gemma3TextConfig(**_shape(**{**told, "rope_parameters": GEMMA3_ROPE, **more}))
 
 
 def make(config: PreTrainedConfig, *, seed: int = 3) -> PreTrainedModel:
     """A model with random weights, norms and biases included, so that leaving one out shows."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    lacks = 1.0 if config.model_type == "gemma3_text" else 0.0
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
-                parameter.uniform_(0.5, 1.5)
+                parameter.uniform_(0.5 - lacks, 1.5 - lacks)
             if name.endswith("bias"):
                 parameter.normal_(0, 0.3)
     return model

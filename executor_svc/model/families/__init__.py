@@ -4,11 +4,12 @@ from typing import Final
 
 from executor_svc.model.errors import UnsupportedModel
 from executor_svc.model.families.base import Family
+from executor_svc.model.families.gemma3 import GEMMA3
 from executor_svc.model.families.llama import LLAMA
 from executor_svc.model.families.mistral import MISTRAL
 from executor_svc.model.families.qwen import QWEN2, QWEN3
 
-FAMILIES: Final[tuple[Family, ...]] = (LLAMA, MISTRAL, QWEN2, QWEN3)
+FAMILIES: Final[tuple[Family, ...]] = (GEMMA3, LLAMA, MISTRAL, QWEN2, QWEN3)
 
 
 def by_hf_architecture(architecture: str) -> Family:

@@ -1,4 +1,4 @@
-"""rms_norm, silu_mul, rope_kv_write, copy_blocks: against references, torch and transformers; bits by row; bounds."""
+"""rms_norm, silu_mul, gelu_mul, rope_kv_write, copy_blocks: against references, torch and transformers; bits by row; bounds."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,12 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_
 
 from kernels.cpu import jit
 from kernels.cpu.copy_blocks import copy_blocks
+from kernels.cpu.gelu_mul import gelu_mul
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
 from kernels.cpu.rope_kv_write import rope_kv_write
 from kernels.cpu.silu_mul import silu_mul
 from kernels.layout import cache_shapes
+from kernels.reference import gelu_mul as gelu_reference
 from kernels.reference import rms_norm as norm_reference
 from kernels.reference import rope_kv_write as rope_reference
 from kernels.reference import silu_mul as silu_reference
@@ -61,9 +63,29 @@ def test_silu_mul(size, threads):
     np.testing.assert_allclose(out, (torch.nn.functional.silu(gate) * up).numpy(), rtol=1e-6, atol=1e-30)
 
 
-def test_silu_passes_nan_on():
+@pytest.mark.parametrize("size", [1536, 24, 7])
+def test_gelu_mul(size, threads):
+    """Errors are measured against |gate up|: torch subtracts near numbers where gates are negative."""
+    x = normal(40, 2 * size) * 10
+    x[0, 0], x[0, 1] = 200, -200
+    out = np.full((40, size), np.nan, np.float32)
+    gelu_mul(x, out_TI=out)
+    gate, up = torch.from_numpy(x).chunk(2, -1)
+    scale, theirs = (gate * up).abs().numpy(), torch.nn.functional.gelu(gate, approximate="tanh") * up
+    assert (np.abs(out - gelu_reference.gelu_mul(x)) <= 5e-7 * scale).all()
+    assert (np.abs(out - theirs.numpy()) <= 1e-6 * scale).all()
+    exact = torch.nn.functional.gelu(gate) * up
+    assert not (np.abs(out - exact.numpy()) <= 1e-6 * scale).all()
+    for row in range(0, 40, 13):
+        alone = np.empty((1, size), np.float32)
+        gelu_mul(x[row : row + 1].copy(), out_TI=alone)
+        np.testing.assert_array_equal(alone[0], out[row])
+
+
+@pytest.mark.parametrize("kernel", [silu_mul, gelu_mul])
+def test_activations_pass_nan_on(kernel):
     out = np.zeros((1, 32), np.float32)
-    silu_mul(np.full((1, 64), np.nan, np.float32), out_TI=out)
+    kernel(np.full((1, 64), np.nan, np.float32), out_TI=out)
     assert np.isnan(out).all()
 
 
@@ -151,5 +173,7 @@ def test_bad_shapes_are_refused():
         add_rms_norm(x, residual_TH=normal(3, 8), weight_H=normal(8), eps=1e-5, out_TH=out)
     with pytest.raises(ValueError, match="wide"):
         silu_mul(normal(2, 9), out_TI=out)
+    with pytest.raises(ValueError, match="wide"):
+        gelu_mul(normal(2, 9), out_TI=out)
     with pytest.raises(ValueError, match="want"):
         rms_norm(x.astype(np.float64), weight_H=normal(8), eps=1e-5, out_TH=out)
