@@ -196,6 +196,17 @@ def test_b1_stripped_rows_are_assembled_in_every_decode_step():
     assert [turn(one)[2] for _ in range(4)] == [RESET, IN, IN, IN]
 
 
+def test_b1_a_prompt_in_between_ends_the_batched_cache_though_the_same_rows_go_on():
+    """RESET drops it: NOTHING after that would have nothing to go on."""
+    one = house(layout="aligned", granted=True)
+    one.ask([2] * 5, max_tokens=9)
+    seen = [turn(one) for _ in range(3)]
+    one.ask([3] * 30, max_tokens=1)  # of higher priority
+    seen += [turn(one) for _ in range(3)]
+    assert [op for _, _, op in seen] == [RESET, IN, NOTHING, RESET, IN, NOTHING]
+    assert [keys for keys, _, _ in seen] == [[0], [0], [0], [1], [0], [0]]
+
+
 def test_b10_a_refused_run_issues_exactly_the_pre_change_cache_instructions():
     """The historical cadence: IN iff the ids changed since the completion step before, none remembered after a prompt step."""
     for layout in ("aligned", "stripped"):
