@@ -29,6 +29,14 @@ def test_each_applies_once_and_its_tests_exist(mutant):
         assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), test
 
 
+def test_the_page_names_each_with_its_file_and_test():
+    rows = dict(re.findall(r"^\| G(\d+)\S* (.*)$", (ROOT / "docs/ragged_cohorts.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {int(number) for number in rows} == {mutant.id for mutant in MUTANTS}
+    for mutant in MUTANTS:
+        row = rows[str(mutant.id)]
+        assert all(part in row for part in (mutant.what, mutant.file, *(test.replace("::", ":") for test in mutant.tests))), row
+
+
 def test_none_is_caught_for_a_name_that_it_leaves_undefined(tmp_path):
     for mutant in MUTANTS:
         (tmp_path / f"mutant_{mutant.id}.py").write_text(mutant.of((ROOT / mutant.file).read_text(encoding="utf-8")))
