@@ -1,9 +1,11 @@
-"""`python -m bench`: one table of throughput and latency, measured over HTTP from one client process."""
+"""`python -m bench`: one table of throughput and latency, measured over HTTP from one client. `price` and `curve` compare."""
 
 import asyncio
+import importlib
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 import httpx
 from rich.console import Console
@@ -18,10 +20,16 @@ from bench.words import find_words
 from bench.workloads import SHAPES, Request, Shape, quickened, requests_of
 from drumline import settings
 
+COMPARISONS: Final = {"price": "bench.price", "curve": "bench.curve"}
+"""Commands behind `drumline bench` that start servers of their own; imported when called."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the workloads and prints the table; 1 = the server did not do what was asked."""
     given = list(sys.argv[1:] if argv is None else argv)
+    if given and given[0] in COMPARISONS:
+        status: int = importlib.import_module(COMPARISONS[given[0]]).main(given[1:])
+        return status
     flags = given[given.index("--") + 1 :] if "--" in given else []
     wanted = settings.load(BenchSettings, section="bench", argv=given[: given.index("--")] if "--" in given else given)
     errors = Console(stderr=True)

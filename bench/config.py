@@ -13,6 +13,7 @@ class BenchSettings(ServiceSettings):
 
     Without --url a `drumline serve` is started for the run, and what stands behind -- is handed to it:
         python -m bench --repetitions 3 -- --precision f32
+    `drumline bench price` and `drumline bench curve` compare layouts and admission policies; each has a --help of its own.
     """
 
     url: str = Field(default="", description="A running server; none = start one for this run.")

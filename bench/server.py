@@ -1,13 +1,15 @@
 """The server under test: started for the run or found at a URL, and what its processes use."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import httpx
@@ -15,6 +17,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.client import BenchError
+from launcher import child
 
 _SERVICES: Final = {"gateway": "gateway", "scheduler_svc": "scheduler", "executor_svc": "executor"}
 """Module on a service's command line -> its name here."""
@@ -127,21 +130,45 @@ def _machine_busy_s() -> float:
 
 
 @asynccontextmanager
-async def started(flags: Sequence[str]) -> AsyncIterator[Server]:
-    """Runs `drumline serve` on a free port, the scheduler's metrics on another; ends it with a drain. Raises BenchError."""
+async def started(
+    flags: Sequence[str], *, environ: Mapping[str, str] | None = None, log: Path | None = None
+) -> AsyncIterator[Server]:
+    """Runs `drumline serve` on a free port, the scheduler's metrics on another; ends it with a drain. Raises BenchError.
+
+    `environ` is set on top of this process's own; `log` gets what the services say. The server has a session of its own: a terminal
+    that hangs up does not reach it, and the kernel ends it when this process is gone.
+    """
     metrics_port = _free_port()
-    command = [sys.executable, "-m", "launcher", "serve", "--port", "0", "--log-level", "warning", *flags]
-    env = os.environ | {"DRUMLINE_SCHEDULER_METRICS_PORT": str(metrics_port)}
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=env)
-    try:
-        yield Server(await _url_of(process), process.pid, f"http://127.0.0.1:{metrics_port}/metrics")
-    finally:
-        if process.returncode is None:
-            process.terminate()
+    serve = [sys.executable, "-P", "-m", "launcher", "serve", "--port", "0", "--log-level", "warning", *flags]
+    command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *serve]
+    env = os.environ | (environ or {}) | {"DRUMLINE_SCHEDULER_METRICS_PORT": str(metrics_port)}
+    with contextlib.ExitStack() as files:
+        errors = files.enter_context(log.open("ab")) if log else None
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            env=env,
+            start_new_session=True,
+        )
         try:
-            await asyncio.wait_for(process.communicate(), _STOP_S)
-        except TimeoutError:
-            process.kill()
+            yield Server(await _url_of(process), process.pid, f"http://127.0.0.1:{metrics_port}/metrics")
+        finally:
+            await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """By its own id: the launcher drains its services, and the kernel ends them if it is killed."""
+    if process.returncode is None:
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.communicate(), _STOP_S)
+    except TimeoutError:
+        process.kill()
+    except asyncio.CancelledError:
+        process.kill()
+        raise
 
 
 def _free_port() -> int:

@@ -26,10 +26,12 @@ from pydantic_settings import BaseSettings, CliSettingsSource, EnvSettingsSource
 
 from drumline.version import SOFTWARE_VERSION
 
-SECTIONS: Final = ("gateway", "scheduler", "executor", "serve", "bench")
+SECTIONS: Final = ("gateway", "scheduler", "executor", "serve", "bench", "price", "curve")
 """Every table of the TOML file and every `DRUMLINE_<SECTION>_` of the environment."""
 CONFIG_ENV: Final = "DRUMLINE_CONFIG"
 _PREFIX: Final = "DRUMLINE_"
+_COMMANDS: Final = {"price": "bench price", "curve": "bench curve"}
+"""Sections whose command is not their own name."""
 
 
 class ServiceSettings(BaseModel):
@@ -55,7 +57,7 @@ def load(kind: type[S], *, section: str, argv: list[str]) -> S:
 
     `--help` and `--version` print and exit with status 0.
     """
-    prog = f"drumline {section}"
+    prog = command_of(section)
     try:
         return resolve(kind, section=section, argv=argv, environ=os.environ)
     except SettingsError as error:
@@ -78,6 +80,11 @@ def resolve(kind: type[S], *, section: str, argv: list[str], environ: Mapping[st
     except ValidationError as error:
         told = [_explain(e, section=section, sources=sources) for e in error.errors(include_url=False)]
         raise SettingsError("; ".join(told)) from None
+
+
+def command_of(section: str) -> str:
+    """`curve` -> `drumline bench curve`."""
+    return f"drumline {_COMMANDS.get(section, section)}"
 
 
 def flag_of(field: str) -> str:
@@ -136,7 +143,7 @@ class _Parser(argparse.ArgumentParser):
 def _from_flags(kind: type[S], *, section: str, argv: list[str]) -> tuple[dict[str, Any], str | None]:
     """What the command line says, and the file that it names."""
     parser = _Parser(
-        prog=f"drumline {section}",
+        prog=command_of(section),
         allow_abbrev=False,
         description=inspect.cleandoc(kind.__doc__ or ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from bench.config import BenchSettings
+from bench.curve_config import CurveSettings
+from bench.price_config import PriceSettings
 from drumline.settings import SECTIONS, ServiceSettings, flag_of
 from executor_svc.config import ExecutorSettings
 from gateway.config import GatewaySettings
@@ -14,8 +16,10 @@ from scheduler_svc.config import SchedulerSettings
 FROZEN = Path(__file__).with_name("flags.txt")
 KINDS: dict[str, type[ServiceSettings]] = {
     "bench": BenchSettings,
+    "curve": CurveSettings,
     "executor": ExecutorSettings,
     "gateway": GatewaySettings,
+    "price": PriceSettings,
     "scheduler": SchedulerSettings,
     "serve": ServeSettings,
 }
