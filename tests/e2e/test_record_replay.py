@@ -1,15 +1,12 @@
 """The flagship: a session of the real model is recorded, and replays on a fresh executor with no difference."""
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.generate import complete_all
-from tests.support.served import ROOT, Served
-from tests.support.shared_inputs import PROMPTS, WAYS
+from tests.support.served import ROOT, Recorded
 
 
 def drumline(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -18,15 +15,9 @@ def drumline(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """20 mixed requests: greedy, seeded and penalised, hits, stops, in one ragged session."""
-    folder = tmp_path_factory.mktemp("recording")
-    with Served("--precision", "f32", "--record", str(folder), "--max-num-batched-tokens", "64") as served:
-        asyncio.run(complete_all(served.url, PROMPTS[:8], **WAYS["greedy"]))
-        asyncio.run(complete_all(served.url, PROMPTS[:6], **WAYS["seeded"]))
-        asyncio.run(complete_all(served.url, PROMPTS[:6], **WAYS["penalised"]))
-    return folder
+@pytest.fixture
+def recording(recorded: Recorded) -> Path:
+    return recorded.folder
 
 
 def test_replay_on_a_fresh_executor_has_no_difference(recording: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,14 @@ async def complete_all(url: str, prompts: Sequence[object], *, stream: bool = Fa
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=180, limits=limits) as http:
         return list(await asyncio.gather(*(complete(http, prompt, stream=stream, **body) for prompt in prompts)))
+
+
+async def complete_ways(url: str, prompts: Sequence[object], *, ways: Mapping[str, dict[str, Any]]) -> dict[str, list[Answer]]:
+    """All prompts in each way of sampling: the first by itself, so that the others, all in one batch, can hit its prefixes."""
+    first, *others = ways
+    answers = {first: await complete_all(url, prompts, **ways[first])}
+    together = await asyncio.gather(*(complete_all(url, prompts, **ways[way]) for way in others))
+    return answers | dict(zip(others, together, strict=True))
 
 
 async def complete_each(url: str, prompts: Sequence[object], **body: Any) -> list[Answer]:

@@ -8,13 +8,24 @@ import sys
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 import httpx
 import psutil
 
+from tests.support.generate import Answer
+
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recording of every prompt in every way of sampling, in chunks of 64 tokens, and what its clients got."""
+
+    folder: Path
+    answers: dict[str, list[Answer]]
 
 
 class Served:
