@@ -20,8 +20,10 @@ PANEL: Final = 8
 LARGEST: Final = 127
 """Largest magnitude of an 8-bit code: -128 has no counterpart, and a pair of its products would leave int16."""
 
+F16 = NDArray[np.float16]
 I8 = NDArray[np.int8]
 U8 = NDArray[np.uint8]
+U16 = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +32,13 @@ class GroupWeights:
 
     Attributes:
         codes: u8 [N, K] of 0..15 (4 bits) or i8 [N, K] of -127..127 (8 bits).
-        scale: f32 [N, G].
-        offset: f32 [N, G] with 4-bit codes, None with 8-bit ones.
+        scale: f16 [N, G].
+        offset: f16 [N, G] with 4-bit codes, None with 8-bit ones.
     """
 
     codes: U8 | I8
-    scale: F32
-    offset: F32 | None
+    scale: F16
+    offset: F16 | None
 
     def __post_init__(self) -> None:
         """Raises ValueError for shapes or codes that the kernels cannot take."""
@@ -59,8 +61,10 @@ class GroupWeights:
 
     def dequantised(self) -> F32:
         """f32 [N, K]."""
-        grouped = self.codes.reshape(*self.scale.shape, GROUP) * self.scale[..., None]
-        return (grouped if self.offset is None else grouped + self.offset[..., None]).reshape(self.codes.shape)
+        weights = self.codes.astype(np.float32).reshape(*self.scale.shape, GROUP) * self.scale[..., None].astype(np.float32)
+        if self.offset is not None:
+            weights += self.offset[..., None].astype(np.float32)
+        return weights.reshape(self.codes.shape)
 
 
 def side_by_side(parts: Sequence[GroupWeights]) -> GroupWeights | None:
@@ -76,11 +80,12 @@ def side_by_side(parts: Sequence[GroupWeights]) -> GroupWeights | None:
 
 
 def rounded(weight_NK: F32) -> GroupWeights:
-    """The nearest 8-bit codes of a float32 matrix, K a multiple of 32; finite."""
+    """The nearest 8-bit codes of a finite float32 matrix, K a multiple of 32."""
     grouped = weight_NK.reshape(len(weight_NK), -1, GROUP)
-    scale: F32 = (np.abs(grouped).max(-1) / LARGEST).astype(np.float32)
-    safe = np.where(scale > 0, scale, np.float32(1))
-    return GroupWeights(np.rint(grouped / safe[..., None]).astype(np.int8).reshape(weight_NK.shape), scale, None)
+    scale = (np.abs(grouped).max(-1) / LARGEST).astype(np.float16)
+    safe = np.where(scale > 0, scale, np.float16(1)).astype(np.float32)
+    codes = np.clip(np.rint(grouped / safe[..., None]), -LARGEST, LARGEST).astype(np.int8)
+    return GroupWeights(codes.reshape(weight_NK.shape), scale, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +95,12 @@ class PackedGroups:
     Attributes:
         codes: u8, flat. A panel's group is 8 quads of 4 inputs; a quad is 8 outputs x 4 inputs, 32 bytes. With 4 bits two
             neighbouring quads share 32 bytes, the first in the low halves.
-        scales: f32, flat [P, G, 8], or [P, G, 2, 8] with offsets behind the scales.
+        scales: the bits of f16 (numba has no such array), flat [P, G, 8], or [P, G, 2, 8] with offsets behind the scales.
         num_out, num_in, bits: N, K, 4 or 8. Outputs behind N are zero.
     """
 
     codes: U8
-    scales: F32
+    scales: U16
     num_out: int
     num_in: int
     bits: int
@@ -114,7 +119,7 @@ def pack(weights: GroupWeights) -> PackedGroups:
     scales = [np.pad(part, ((0, missing), (0, 0))).reshape(-1, PANEL, groups).transpose(0, 2, 1) for part in parts]
     return PackedGroups(
         codes=np.ascontiguousarray(quads).reshape(-1),
-        scales=np.ascontiguousarray(np.stack(scales, axis=2), np.float32).reshape(-1),
+        scales=np.ascontiguousarray(np.stack(scales, axis=2)).reshape(-1).view(np.uint16),
         num_out=num_out,
         num_in=num_in,
         bits=weights.bits,

@@ -5,8 +5,7 @@ from typing import Final
 import gguf
 import numpy as np
 
-from kernels.group_weights import GROUP, LARGEST, U8, GroupWeights
-from kernels.layout import F32
+from kernels.group_weights import F16, GROUP, LARGEST, U8, GroupWeights
 
 _Kind = gguf.GGMLQuantizationType
 GROUP_KINDS: Final = frozenset({_Kind.Q4_0, _Kind.Q4_1, _Kind.Q8_0})
@@ -18,7 +17,7 @@ def group_weights(raw: U8, kind: gguf.GGMLQuantizationType) -> GroupWeights | No
     if kind == _Kind.Q4_0:
         blocks = _blocks(raw, num_bytes=2 + _CODE_BYTES)
         scale = _halves(blocks[..., :2])
-        return GroupWeights(_four_bits(blocks[..., 2:]), scale, scale * np.float32(-8))
+        return GroupWeights(_four_bits(blocks[..., 2:]), scale, scale * np.float16(-8))
     if kind == _Kind.Q4_1:
         blocks = _blocks(raw, num_bytes=4 + _CODE_BYTES)
         return GroupWeights(_four_bits(blocks[..., 4:]), _halves(blocks[..., :2]), _halves(blocks[..., 2:4]))
@@ -33,9 +32,9 @@ def _blocks(raw: U8, *, num_bytes: int) -> U8:
     return raw.reshape(len(raw), -1, num_bytes)
 
 
-def _halves(two_bytes: U8) -> F32:
-    """float16 [N, G, 2 bytes] -> f32 [N, G]."""
-    halves: F32 = np.ascontiguousarray(two_bytes).view("<f2")[..., 0].astype(np.float32)
+def _halves(two_bytes: U8) -> F16:
+    """[N, G, 2 bytes] -> f16 [N, G]."""
+    halves: F16 = np.ascontiguousarray(two_bytes).view("<f2")[..., 0]
     return halves
 
 

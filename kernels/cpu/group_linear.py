@@ -11,18 +11,22 @@ from kernels.cpu.group_tile import tile_of_4_bits, tile_of_8_bits
 from kernels.cpu.jit import inlined, jit, jit_parallel, num_threads
 from kernels.cpu.lanes import next_item
 from kernels.cpu.quantise_rows import quantise_rows
-from kernels.group_weights import GROUP, I8, PANEL, U8, PackedGroups
+from kernels.group_weights import GROUP, I8, PANEL, U8, U16, PackedGroups
 from kernels.layout import F32, I64, check_array
 
-SERIAL_PRODUCTS = 1 << 22
+SERIAL_PRODUCTS = 1 << 20
 """Products under which waking other threads costs more than it brings."""
+SERIAL_CODES = 1 << 15
+"""The same for inputs to be rounded."""
 ROWS_AT_ONCE = 32
 """Rows whose codes stay in the first-level cache while the panels of an item pass by."""
-PANELS_AT_ONCE = 8
-"""Panels of a work item: enough rows pass by each to pay for fetching it, few enough that threads finish together."""
+ROWS_PER_ITEM = 128
+"""Rows of a work item: their codes stay in the second-level cache."""
+PANELS_PER_ITEM = 8
+"""Panels of a work item: few enough that threads finish together."""
 
 
-Matrix = tuple[U8, F32]
+Matrix = tuple[U8, U16]
 """Codes and scales of `PackedGroups`."""
 Rows = tuple[I8, F32]
 """Codes i8 [M, K] and scales f32 [M, G, 2] of `quantise_rows`."""
@@ -59,12 +63,12 @@ def _rows_of_8_bits(weights: Matrix, rows: Rows, panel: int, first: int, last: i
 
 
 @inlined
-def _item(weights: Matrix, bits: int, rows: Rows, panel: int, last_panel: int, out: F32) -> None:
-    """Some panels for all rows. A last panel that is wider than the output goes through memory of its own."""
-    num_rows, num_out = out.shape
+def _item(weights: Matrix, bits: int, rows: Rows, panel: int, last_panel: int, row: int, last_row: int, out: F32) -> None:
+    """Some panels for some rows. A last panel that is wider than the output goes through memory of its own."""
+    num_out = out.shape[1]
     spare = np.empty((ROWS_AT_ONCE, PANEL), np.float32)
-    for first in range(0, num_rows, ROWS_AT_ONCE):
-        last = min(first + ROWS_AT_ONCE, num_rows)
+    for first in range(row, last_row, ROWS_AT_ONCE):
+        last = min(first + ROWS_AT_ONCE, last_row)
         for p in range(panel, last_panel):
             width = num_out - p * PANEL
             to, place, stride = out, first * num_out + p * PANEL, num_out
@@ -81,12 +85,16 @@ def _item(weights: Matrix, bits: int, rows: Rows, panel: int, last_panel: int, o
 @jit
 def _work(counter: I64, weights: Matrix, bits: int, rows: Rows, out: F32) -> None:
     """One thread: takes work items until none is left."""
+    num_rows = out.shape[0]
     num_panels = (out.shape[1] + PANEL - 1) // PANEL
+    items_across = (num_panels + PANELS_PER_ITEM - 1) // PANELS_PER_ITEM
     while True:
-        panel = next_item(counter) * PANELS_AT_ONCE
-        if panel >= num_panels:
+        item = next_item(counter)
+        row, panel = item // items_across * ROWS_PER_ITEM, item % items_across * PANELS_PER_ITEM
+        if row >= num_rows:
             return
-        _item(weights, bits, rows, panel, min(panel + PANELS_AT_ONCE, num_panels), out)
+        last_panel, last_row = min(panel + PANELS_PER_ITEM, num_panels), min(row + ROWS_PER_ITEM, num_rows)
+        _item(weights, bits, rows, panel, last_panel, row, last_row, out)
 
 
 @jit
@@ -125,5 +133,8 @@ def group_linear(x_MK: F32, *, weights: PackedGroups, out_MN: F32) -> None:
         _serial(x_MK, matrix, weights.bits, rows, out_MN)
         return
     # Two calls: numba may fuse two loops of one function, and then a thread would read rows that another has yet to write.
-    _quantise_all(x_MK, rows, workers)
+    if x_MK.size < SERIAL_CODES:
+        quantise_rows(x_MK, 0, x_MK.shape[0], *rows)
+    else:
+        _quantise_all(x_MK, rows, workers)
     _work_all(np.zeros(1, np.int64), matrix, weights.bits, rows, out_MN, workers)

@@ -42,17 +42,22 @@ class _Tile:
         """Adds one group of every row; the arguments are where it begins in each array."""
         builder = self._builder
         products = self._four_bits(codes, rows) if self._bits == 4 else self._eight_bits(codes, rows)
-        scale = builder.load(self.at(self.scales, scales, ints.FLOATS), align=4)
+        scale = self._eight_scales(scales)
+        offsets = self._eight_scales(builder.add(scales, self.offset(PANEL))) if self._bits == 4 else None
         for row, total in enumerate(self.sums):
             value = builder.load(total)
             x_scale = self.at(self.x_scales, row_scales[row], F32)
-            if self._bits == 4:
-                offsets = builder.load(self.at(self.scales, builder.add(scales, self.offset(PANEL)), ints.FLOATS), align=4)
+            if offsets is not None:
                 x_sum = builder.load(builder.gep(x_scale, [self.offset(1)]), align=4)
                 value = ints.fma(builder, offsets, ints.splat(builder, ints.FLOATS, x_sum), value)
             factor = ints.splat(builder, ints.FLOATS, builder.load(x_scale, align=4))
             exact = builder.fmul(builder.sitofp(products[row], ints.FLOATS), factor)
             builder.store(ints.fma(builder, exact, scale, value), total)
+
+    def _eight_scales(self, place: Any) -> Any:
+        """FLOATS: half precision holds a file's scales exactly, and takes half the memory."""
+        halves = self._builder.load(self.at(self.scales, place, ints.HALVES), align=2)
+        return self._builder.fpext(halves, ints.FLOATS)
 
     def _quad(self, rows: list[Any], row: int, quad: int) -> Any:
         return ints.quad_of_all(self._builder, self.at(self.x, self._builder.add(rows[row], self.offset(4 * quad)), I32))

@@ -16,6 +16,7 @@ BYTES = ir.VectorType(ir.IntType(8), 32)
 SHORTS = ir.VectorType(I16, 16)
 INTS = ir.VectorType(I32, 8)
 FLOATS = ir.VectorType(F32, 8)
+HALVES = ir.VectorType(ir.HalfType(), 8)
 HAS_AVX2: Final = bool(llvmlite.binding.get_host_cpu_features().get("avx2"))
 
 

@@ -13,6 +13,7 @@ from kernels.layout import F32
 
 _WIDE = ir.VectorType(lanes.F32, GROUP)
 _WIDE_INTS = ir.VectorType(lanes.I32, GROUP)
+_WIDE_MASK = ir.VectorType(ints.I1, GROUP)
 _NEGLIGIBLE = 2.0**-100
 """Groups whose largest magnitude is below this become zeros: the reciprocal of their scale would leave float32."""
 
@@ -28,15 +29,16 @@ def _quantise_group(typingctx: Any, x: Any, group: Any, codes: Any, scales: Any)
         x, group, codes, scales = args
         start = builder.mul(group, ir.Constant(group.type, GROUP))
         values = builder.load(lanes.pointer(context, builder, signature.args[0], x, start, to=_WIDE), align=4)
-        magnitudes = lanes.call(builder, "llvm.fabs.v32f32", _WIDE, values)
-        most = lanes.call(builder, "llvm.vector.reduce.fmax.v32f32", lanes.F32, magnitudes)
-        # Infinity and NaN have the largest bit patterns, so one integer maximum finds both; fmax passes NaN over.
-        patterns = lanes.call(builder, "llvm.vector.reduce.umax.v32i32", lanes.I32, builder.bitcast(magnitudes, _WIDE_INTS))
-        finite = builder.icmp_unsigned("<", patterns, lanes.I32(0x7F800000))
+        # Without their signs floats sort like their bits, and what is not finite comes last: one integer maximum finds all.
+        bits = builder.and_(builder.bitcast(values, _WIDE_INTS), ints.every(_WIDE_INTS, 0x7FFFFFFF))
+        largest = lanes.call(builder, "llvm.vector.reduce.umax.v32i32", lanes.I32, bits)
+        most = builder.bitcast(largest, lanes.F32)
+        finite = builder.icmp_unsigned("<", largest, lanes.I32(0x7F800000))
         usable = builder.and_(finite, builder.fcmp_ordered(">=", most, lanes.F32(_NEGLIGIBLE)))
+        values = builder.select(ints.splat(builder, _WIDE_MASK, usable), values, ints.every(_WIDE, 0.0))
         inverse = builder.select(usable, builder.fdiv(lanes.F32(LARGEST), most), lanes.F32(0))
         rounded = lanes.call(builder, "llvm.rint.v32f32", _WIDE, builder.fmul(values, ints.splat(builder, _WIDE, inverse)))
-        whole = lanes.call(builder, "llvm.fptosi.sat.v32i32.v32f32", _WIDE_INTS, rounded)
+        whole = builder.fptosi(rounded, _WIDE_INTS)
         to = lanes.pointer(context, builder, signature.args[2], codes, start, to=ints.BYTES)
         builder.store(builder.trunc(whole, ints.BYTES), to, align=1)
         total = lanes.call(builder, "llvm.vector.reduce.add.v32i32", lanes.I32, whole)
