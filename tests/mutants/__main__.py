@@ -6,11 +6,13 @@ Status 0 when every mutant was caught; 1 when one was not, did not apply or brok
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from queue import Queue
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -85,9 +87,20 @@ def table_of(mutants: list[Mutant], outcomes: dict[int, Outcome]) -> Table:
 
 def _outcomes(mutants: list[Mutant], clean: Path, *, jobs: int) -> Iterator[tuple[Mutant, Outcome]]:
     """As they end, so not in order."""
+    trees = Queue[Path](jobs)
+    for number in range(jobs):
+        trees.put(shutil.copytree(clean, clean.with_name(f"tree-{number}")))
+
+    def run(mutant: Mutant) -> Outcome:
+        tree = trees.get()
+        try:
+            return trial(mutant, clean, tree=tree)
+        finally:
+            trees.put(tree)
+
     pool = ThreadPoolExecutor(jobs)
     try:
-        running = {pool.submit(trial, mutant, clean, tree=clean.with_name(f"mutant-{mutant.id}")): mutant for mutant in mutants}
+        running = {pool.submit(run, mutant): mutant for mutant in mutants}
         for done in as_completed(running):
             yield running[done], done.result()
     finally:

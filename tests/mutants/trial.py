@@ -51,26 +51,25 @@ def snapshot(root: Path, into: Path) -> None:
 
 
 def control(clean: Path, mutants: Iterable[Mutant]) -> Outcome:
-    """SURVIVED when all the tests together pass on the unpatched tree, as they must."""
+    """SURVIVED when all the tests together pass on the unpatched tree, as they must. Leaves its modules compiled."""
     return _run(clean, sorted({test for mutant in mutants for test in mutant.tests}))
 
 
 def trial(mutant: Mutant, clean: Path, *, tree: Path) -> Outcome:
-    """One mutant in a copy of its own at `tree`, which is gone afterwards."""
-    shutil.copytree(clean, tree)
+    """One mutant at `tree`, a copy of `clean` that nobody else uses meanwhile and that equals it again afterwards."""
+    if why := mutant.apply(tree):
+        return Outcome(Verdict.NOT_APPLIED, why)
     try:
-        if why := mutant.apply(tree):
-            return Outcome(Verdict.NOT_APPLIED, why)
         # Compiled modules are told apart by whole seconds and size, which the wrong version may share.
         Path(cache_from_source(str(tree / mutant.file))).unlink(missing_ok=True)
-        return _run(tree, mutant.tests)
+        return _run(tree, mutant.tests, PYTHONDONTWRITEBYTECODE="1")
     finally:
-        shutil.rmtree(tree)
+        shutil.copy2(clean / mutant.file, tree / mutant.file)
 
 
-def _run(tree: Path, tests: Sequence[str]) -> Outcome:
+def _run(tree: Path, tests: Sequence[str], **more: str) -> Outcome:
     environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
-    environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+    environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "200", "OMP_NUM_THREADS": "1", **more}
     try:
         done = subprocess.run([*PYTEST, *tests], cwd=tree, env=environ, capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
