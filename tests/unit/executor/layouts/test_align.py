@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor_svc.layouts.align import (
@@ -48,6 +48,7 @@ def xs(length: int, *, per_sequence: bool) -> XsRollingSlot:
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8))
+@settings(deadline=None)
 def test_c1_rows_end_together_behind_zeros_and_come_back(lengths):
     """To the greatest length, end-anchored; dropping the dead prefix gives each row its own columns and its own length again."""
     width, leads = front_align(lengths)
