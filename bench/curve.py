@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bench.curve_cells import Cell, cells_of
 from bench.curve_config import CurveSettings, shrunk
-from bench.curve_hangup import survive_hangup
+from bench.curve_hangup import surviving_hangup
 from bench.curve_measure import Vocabulary, measure_cell
 from bench.curve_plot import draw
 from bench.curve_preflight import PreflightRefused, preflight
@@ -28,11 +28,10 @@ REFUSED: Final = 2
 def main(argv: list[str]) -> int:
     """0 = every cell has its rate; 1 = some have none, or it was interrupted; 2 = refused, nothing was measured."""
     wanted = shrunk(settings.load(CurveSettings, section="curve", argv=argv))
-    survive_hangup()
     errors = Console(stderr=True)
     try:
         clear(wanted.out)
-        with StatusFile(wanted.status_file or wanted.out / "status") as status:
+        with surviving_hangup(), StatusFile(wanted.status_file or wanted.out / "status") as status:
             return _measured(wanted, status)
     except PreflightRefused as refusal:
         errors.print(f"drumline bench curve: nothing was measured: {refusal}", style="red", markup=False, soft_wrap=True)

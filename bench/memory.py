@@ -11,6 +11,8 @@ from typing import Final
 
 import psutil
 
+from executor_svc.model.place import check_place
+
 BLOCK_SIZE: Final = 16
 HEADROOM: Final = 128
 """Columns behind a row's last token that a cohort may allocate: growth, tile and rounding (`executor_svc.layouts.cohort`)."""
@@ -50,7 +52,9 @@ def geometry_of(model: str, *, backend: str) -> Geometry:
     if backend == "fake":
         return FAKE
     try:
-        # not before: a wrong flag should be told at once, and these take seconds
+        if model:
+            check_place(Path(model))
+        # not before: what is wrong should be told at once, and these take seconds
         from executor_svc.model.config import expected_tensors
         from executor_svc.model.load import open_model
 
