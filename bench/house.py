@@ -92,7 +92,7 @@ class Standing:
 async def standing(house: House, *, log: Path) -> AsyncIterator[Standing]:
     """Fresh services, which end with the context. Raises BenchError when they do not come up, ArmRefused when not as told."""
     flags = ["--drain-timeout-s", str(_DRAIN_S)]
-    async with started(flags, environ=house.environ(), log=log) as server:
+    async with _told_why(log), started(flags, environ=house.environ(), log=log) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as http:
             status = await _status(http)
             model = str((await http.get("/v1/models")).raise_for_status().json()["data"][0]["id"])
@@ -105,11 +105,27 @@ async def standing(house: House, *, log: Path) -> AsyncIterator[Standing]:
 
 def refusals(log: Path) -> list[str]:
     """Lines in which a service says that it cannot honour what it was told."""
+    return [line for line in lines_of(log) if "cannot honour it" in line]
+
+
+def lines_of(log: Path) -> list[str]:
+    """What the services said; nothing when there is no log."""
     try:
-        text = log.read_text(encoding="utf-8", errors="replace")
+        return log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    return [line for line in text.splitlines() if "cannot honour it" in line]
+
+
+@asynccontextmanager
+async def _told_why(log: Path) -> AsyncIterator[None]:
+    """A server that fails: its first error is the reason, and the log may be gone when somebody reads the message."""
+    try:
+        yield
+    except ArmRefused:
+        raise
+    except BenchError as error:
+        said = next((line for line in lines_of(log) if " E " in line), "")
+        raise BenchError(f"{error}: {said}" if said else str(error)) from error
 
 
 async def _status(http: httpx.AsyncClient) -> Mapping[str, Any]:

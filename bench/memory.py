@@ -16,6 +16,8 @@ from executor_svc.model.place import check_place
 BLOCK_SIZE: Final = 16
 HEADROOM: Final = 128
 """Columns behind a row's last token that a cohort may allocate: growth, tile and rounding (`executor_svc.layouts.cohort`)."""
+FEWEST_BLOCKS: Final = 64
+"""An executor warms up with one step as long as its budget, which must fit too."""
 PROCESSES_BYTES: Final = 1 << 30
 """Interpreters and libraries of executor, scheduler and gateway."""
 MARGIN: Final = 0.05
@@ -86,7 +88,7 @@ class Need:
 
 def num_blocks(num_rows: int, *, longest: int) -> int:
     """Blocks with which `num_rows` rows of `longest` tokens fit, in a dense cohort too."""
-    return num_rows * -(-(longest + HEADROOM) // BLOCK_SIZE)
+    return max(FEWEST_BLOCKS, num_rows * -(-(longest + HEADROOM) // BLOCK_SIZE))
 
 
 def need_of(geometry: Geometry, *, num_rows: int, longest: int, dense: bool) -> Need:

@@ -184,4 +184,4 @@ async def _url_of(process: asyncio.subprocess.Process) -> str:
         words = line.decode().split()
         if words[:2] == ["READY", "serve"]:
             return words[2]
-    raise BenchError("drumline serve ended before it was ready; its log is above")
+    raise BenchError("drumline serve ended before it was ready; its log says why")
