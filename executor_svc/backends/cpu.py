@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from executor_svc.backends.base import BackendInfo, ModelInfo
 from executor_svc.backends.cpu_layouts import cpu_pipeline, dense_caches, warm_up_dense
 from executor_svc.backends.warm_up import plain_batch
 from executor_svc.config import ExecutorSettings
+from executor_svc.layouts.refusal import CacheRefused
 from executor_svc.model.cache import KvCache, block_bytes
 from executor_svc.model.errors import ModelError
 from executor_svc.model.forward import Decoder
@@ -127,7 +129,8 @@ class CpuBackend:
             for num_tokens in sorted({1, most}):
                 batch = plain_batch(num_tokens, block_size=BLOCK_SIZE)
                 self._finish(batch, self._decoder.hidden(batch, cache=cache, num_layers=1), started_ns=0)
-                warm_up_dense(self._decoder, batch, dense=self._dense)
+                with suppress(CacheRefused):  # a cache of so few blocks holds no cohort of this size: nothing to prepare
+                    warm_up_dense(self._decoder, batch, dense=self._dense)
         log.info("kernels ready after %.1f s (compiled once for each release, then cached)", time.monotonic() - started_s)
 
     def reset(self) -> None:
