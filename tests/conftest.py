@@ -3,10 +3,15 @@
 The marks of `--dist loadgroup` are not read by every pytest that xdist runs under (3.8 under 9.2 drops them), so it is said here.
 """
 
+import os
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+# As the executor does for itself: torch's threads would otherwise spin while they wait, at ten times the cost of a small step
+# on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 class ByServer(LoadScopeScheduling):

@@ -2,9 +2,13 @@
 
 import dataclasses
 import logging
+from collections.abc import Callable
 
 from executor_svc.layouts.cohort import KvShape
-from executor_svc.layouts.dense import DenseCaches, normal_slots
+from executor_svc.layouts.dense import DenseCaches
+from executor_svc.layouts.normal import NormalSlot
+from executor_svc.layouts.rolling import RollingSlot
+from executor_svc.layouts.slot_kinds import KvSlot
 from executor_svc.model.cache import KvCache
 from executor_svc.model.config import ModelConfig
 from executor_svc.model.forward import Decoder
@@ -15,10 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def dense_caches(config: ModelConfig, *, blocks: KvCache) -> DenseCaches:
-    """Own caches and cohorts beside the blocks. A cohort may be as large as all blocks together, and no larger.
-
-    Every layer has a normal slot: one with a sliding window keeps its old tokens and does not look at them.
-    """
+    """Own caches and cohorts beside the blocks. A cohort may be as large as all blocks together, and no larger."""
     max_bytes = sum(array.nbytes for array in (*blocks.keys, *blocks.values))
     shape = KvShape(num_layers=config.num_layers, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, max_bytes=max_bytes)
     log.info(
@@ -26,12 +27,26 @@ def dense_caches(config: ModelConfig, *, blocks: KvCache) -> DenseCaches:
         "not diverted: all families and masks go through these two",
         config.head_dim,
     )
-    return DenseCaches(shape, make_slots=normal_slots(config.num_layers), blocks=blocks)
+    return DenseCaches(shape, make_slots=slot_maker(config), blocks=blocks)
+
+
+def slot_maker(config: ModelConfig) -> Callable[[], list[KvSlot]]:
+    """Makes the cache of a sequence that holds nothing yet: normal slots, rolling ones where a family says so of its windows.
+
+    Elsewhere a layer with a window keeps its old tokens and does not look at them, which lets its rows differ in length.
+    """
+
+    def slot(window: int) -> KvSlot:
+        if not config.rolling or not window:
+            return NormalSlot()
+        return RollingSlot(num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, window=window)
+
+    return lambda: [slot(window) for window in config.windows]
 
 
 def cpu_pipeline(config: ModelConfig, *, refused: bool) -> RaggedPipeline:
     """Decoding without drafts. Both attention kernels take a length and a lead per row, with a window and without."""
-    model = ModelFacts(config.family, slots=normal_slots(config.num_layers)(), masks_ragged_batches=True)
+    model = ModelFacts(config.family, slots=slot_maker(config)(), masks_ragged_batches=True)
     return PlainPipeline("cpu", model=model, refused="refused by the setting `ragged`" if refused else "")
 
 

@@ -1,10 +1,14 @@
-"""One batch's way into a cohort: what is fed goes into the shared columns, and attention begins behind each row's dead prefix."""
+"""One batch's way into a cohort: what is fed goes into the cohort's columns, and attention begins behind each row's dead prefix.
+
+Legend: T fed tokens, t of them in each row, N query heads, K kv heads, D head size.
+"""
 
 import numpy as np
 
 from executor_svc.layouts.align import I32
-from executor_svc.layouts.cohort import Cohort, NormalLayer
+from executor_svc.layouts.cohort import Cohort, NormalLayer, RowsLayer
 from executor_svc.layouts.refusal import CacheRefused
+from executor_svc.layouts.rolling import RollingSlot
 from executor_svc.layouts.slot_kinds import F32
 from executor_svc.model.cache import Rotation
 from executor_svc.plan import Batch
@@ -14,7 +18,9 @@ from kernels.layout import BLOCK_SIZE, cache_shapes
 
 
 class DenseAccess:
-    """`KvAccess` to a cohort. Tokens are turned to their rows' own positions (`batch.positions`), then appended at one column."""
+    """`KvAccess` to a cohort. Tokens are turned to their rows' own positions (`batch.positions`), then appended: at one column
+    shared by all rows of a normal layer, each slot by itself where the layer has rolling ones.
+    """
 
     def __init__(self, cohort: Cohort, rows: I32, *, batch: Batch, fed: int) -> None:
         self._cohort = cohort
@@ -27,31 +33,35 @@ class DenseAccess:
 
     def write(self, layer: int, qkv: F32, *, rotation: Rotation, q_out: F32) -> None:
         """See `KvAccess`."""
-        cached = self._layer(layer)
-        keys, values = self._scratch_of(cached)
+        cached = self._cohort.layers[layer]
+        blocks = self._scratch_of(qkv, q_out)
         rope_kv_write(
             qkv,
             cos_LE=rotation.cos,
             sin_LE=rotation.sin,
             positions_T=self._batch.positions,
             slot_mapping_T=self._order,
-            k_BKDP=keys,
-            v_BKPD=values,
+            k_BKDP=blocks[0],
+            v_BKPD=blocks[1],
             q_TND=q_out,
             q_norm_D=rotation.q_norm,
             k_norm_D=rotation.k_norm,
             eps=rotation.eps,
         )
-        num_rows, num_tokens, rows = len(self._rows), len(self._order), self._rows
-        heads, dim = keys.shape[1:3]
-        by_token = keys.transpose(0, 3, 1, 2).reshape(-1, heads, dim)[:num_tokens].reshape(num_rows, -1, heads, dim)
-        cached.keys[rows, :, :, self._columns] = by_token.transpose(0, 2, 3, 1)
-        by_token = values.transpose(0, 2, 1, 3).reshape(-1, heads, dim)[:num_tokens].reshape(num_rows, -1, heads, dim)
-        cached.values[rows, :, self._columns] = by_token.transpose(0, 2, 1, 3)
+        keys, values = self._by_row(blocks)
+        if isinstance(cached, NormalLayer):
+            cached.keys[self._rows, :, :, self._columns] = keys
+            cached.values[self._rows, :, self._columns] = values
+            return
+        for slot, own_keys, own_values in zip(self._rolling(layer, cached), keys, values, strict=True):
+            slot.append(own_keys, own_values)
 
     def attend(self, layer: int, q: F32, *, scale: float, window: int, out: F32) -> None:
         """See `KvAccess`; the mask is the lead, which no shortcut leaves out."""
-        cached = self._layer(layer)
+        cached = self._cohort.layers[layer]
+        if isinstance(cached, RowsLayer):
+            self._attend_rows(self._rolling(layer, cached), q, scale=scale, window=window, out=out)
+            return
         dense_attention(
             q,
             k_MKDY=cached.keys,
@@ -65,16 +75,45 @@ class DenseAccess:
             out_TND=out,
         )
 
-    def _layer(self, index: int) -> NormalLayer:
-        layer = self._cohort.layers[index]
-        if not isinstance(layer, NormalLayer):
-            raise CacheRefused(f"layer {index} has slots of kind {layer.slots[0].kind}; this decoder attends over normal ones")
-        return layer
+    def _attend_rows(self, slots: list[RollingSlot], q: F32, *, scale: float, window: int, out: F32) -> None:
+        """Row by row: each slot has arrays of its own, whose column 0 is the first position that it has not dropped."""
+        starts = self._batch.query_start
+        for row, slot in enumerate(slots):
+            fed = slice(starts[row], starts[row + 1])
+            dense_attention(
+                q[fed],
+                k_MKDY=slot.keys[None],
+                v_MKYD=slot.values[None],
+                query_start_R=starts[row : row + 2] - starts[row],
+                context_len_R=self._batch.context_len[row : row + 1],
+                member_R=np.zeros(1, np.int32),
+                lead_R=np.array([-slot.dropped], np.int32),
+                scale=scale,
+                window=window,
+                out_TND=out[fed],
+            )
 
-    def _scratch_of(self, layer: NormalLayer) -> tuple[F32, F32]:
+    def _rolling(self, index: int, layer: RowsLayer) -> list[RollingSlot]:
+        """The batch's slots in a layer of rolling ones. Raises CacheRefused for any other kind."""
+        slots = [layer.slots[row] for row in self._rows.tolist()]
+        rolling = [slot for slot in slots if isinstance(slot, RollingSlot)]
+        if len(rolling) < len(slots):
+            raise CacheRefused(f"layer {index} has slots of kind {slots[0].kind}; this decoder takes normal and rolling ones")
+        return rolling
+
+    def _by_row(self, blocks: tuple[F32, F32]) -> tuple[F32, F32]:
+        """Views of what the blocks hold: keys [R, K, D, t], values [R, K, t, D]."""
+        num_tokens, num_rows = len(self._order), len(self._rows)
+        heads, dim = blocks[0].shape[1:3]
+        keys = blocks[0].transpose(0, 3, 1, 2).reshape(-1, heads, dim)[:num_tokens].reshape(num_rows, -1, heads, dim)
+        values = blocks[1].transpose(0, 2, 1, 3).reshape(-1, heads, dim)[:num_tokens].reshape(num_rows, -1, heads, dim)
+        return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
+
+    def _scratch_of(self, qkv: F32, q: F32) -> tuple[F32, F32]:
         """Blocks for the fed tokens of one layer, in order, from which they go to their columns."""
         if self._scratch is None:
-            num_blocks = -(-len(self._order) // BLOCK_SIZE)
-            shapes = cache_shapes(num_blocks, num_kv_heads=layer.keys.shape[1], head_dim=layer.keys.shape[2])
+            num_heads, dim = q.shape[1:]
+            num_kv_heads = (qkv.shape[1] // dim - num_heads) // 2
+            shapes = cache_shapes(-(-len(self._order) // BLOCK_SIZE), num_kv_heads=num_kv_heads, head_dim=dim)
             self._scratch = (np.zeros(shapes[0], np.float32), np.zeros(shapes[1], np.float32))
         return self._scratch

@@ -7,10 +7,11 @@ whether the row ends next or not, and there is nothing to strip when it does.
 import numpy as np
 
 from executor_svc.layouts.align import I32
-from executor_svc.layouts.cohort import Cohort, NormalLayer
+from executor_svc.layouts.cohort import Cohort, NormalLayer, RowsLayer
 from executor_svc.layouts.normal import NormalSlot
 from executor_svc.layouts.refusal import CacheRefused
-from executor_svc.layouts.slot_kinds import KvSlot
+from executor_svc.layouts.rolling import RollingSlot
+from executor_svc.layouts.slot_kinds import F32, KvSlot
 from executor_svc.model.cache import KvCache
 from executor_svc.plan import Batch
 from kernels.layout import BLOCK_SIZE
@@ -25,25 +26,45 @@ def keep_blocks(blocks: KvCache, *, cohort: Cohort, rows: I32, own: I32, batch: 
         if len(named) < stop - first or (named < 0).any():
             continue
         member, lead = int(rows[index]), int(cohort.lead[rows[index]])
-        columns = slice(lead + first * BLOCK_SIZE, lead + stop * BLOCK_SIZE)
         for layer, cached in enumerate(cohort.layers):
-            if isinstance(cached, NormalLayer):
-                keys, values = cached.keys[member, :, :, columns], cached.values[member, :, columns]
+            if (held := _held(cached, member, lead=lead)) is not None:
+                keys, values, zero = held
+                columns = slice(zero + first * BLOCK_SIZE, zero + stop * BLOCK_SIZE)
+                keys, values = keys[:, :, columns], values[:, columns]
                 heads, dim = keys.shape[:2]
                 blocks.keys[layer][named] = keys.reshape(heads, dim, -1, BLOCK_SIZE).transpose(2, 0, 1, 3)
                 blocks.values[layer][named] = values.reshape(heads, -1, BLOCK_SIZE, dim).transpose(1, 0, 2, 3)
 
 
-def read_blocks(blocks: KvCache, *, table: I32, length: int) -> list[KvSlot]:
-    """An own cache of `length` tokens, whole blocks, from the blocks of a prefix hit. Raises CacheRefused for anything else."""
+def _held(layer: NormalLayer | RowsLayer, member: int, *, lead: int) -> tuple[F32, F32, int] | None:
+    """(keys [K, D, Y], values [K, Y, D], column of the row's position 0) of what blocks can hold. A rolling slot has dropped
+    whole tiles in front of its window, never of a block that this step filled.
+    """
+    if isinstance(layer, NormalLayer):
+        return layer.keys[member], layer.values[member], lead
+    slot = layer.slots[member]
+    return (slot.keys, slot.values, -slot.dropped) if isinstance(slot, RollingSlot) else None
+
+
+def read_blocks(blocks: KvCache, *, table: I32, length: int, empty: list[KvSlot]) -> list[KvSlot]:
+    """An own cache of `length` tokens, whole blocks, from the blocks of a prefix hit. Raises CacheRefused for anything else.
+
+    `empty`: a fresh sequence's slots, one a layer, which say the kinds; rolling ones are filled as far back as their window.
+    """
     count = length // BLOCK_SIZE
     named = table[:count]
     if length % BLOCK_SIZE or len(named) < count or (named < 0).any():
         raise CacheRefused(f"a row starts at {length}, but no cache of its own holds that many tokens and no whole blocks do")
     slots: list[KvSlot] = []
-    for keys, values in zip(blocks.keys, blocks.values, strict=True):
+    for slot, keys, values in zip(empty, blocks.keys, blocks.values, strict=True):
         heads, dim = keys.shape[1:3]
-        own_keys = keys[named].transpose(1, 2, 0, 3).reshape(heads, dim, length)
-        own_values = values[named].transpose(1, 0, 2, 3).reshape(heads, length, dim)
-        slots.append(NormalSlot(np.ascontiguousarray(own_keys), np.ascontiguousarray(own_values), length))
+        dropped = slot.num_invisible(length) if isinstance(slot, RollingSlot) else 0
+        seen = named[dropped // BLOCK_SIZE :]
+        own_keys = np.ascontiguousarray(keys[seen].transpose(1, 2, 0, 3).reshape(heads, dim, length - dropped))
+        own_values = np.ascontiguousarray(values[seen].transpose(1, 0, 2, 3).reshape(heads, length - dropped, dim))
+        if isinstance(slot, RollingSlot):
+            slot.restore(own_keys, own_values, dropped=dropped)
+            slots.append(slot)
+        else:
+            slots.append(NormalSlot(own_keys, own_values, length))
     return slots

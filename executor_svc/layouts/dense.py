@@ -184,7 +184,7 @@ class DenseCaches:
         if isinstance(entry, Lent):
             return entry.take()
         if entry is None and start and self._blocks is not None:
-            return read_blocks(self._blocks, table=batch.block_tables[row], length=start)
+            return read_blocks(self._blocks, table=batch.block_tables[row], length=start, empty=self._make_slots())
         return self._make_slots() if entry is None else entry
 
     def _check_absent(self, cohort: Cohort, rows: I32) -> None:

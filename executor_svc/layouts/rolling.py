@@ -15,7 +15,7 @@ class RollingSlot:
     """See `KvSlot`. Column j holds the token at position `dropped + j`.
 
     Attributes:
-        keys: f32 [K, D, Y]. values: f32 [K, Y, D]. Y = window and slack.
+        keys: f32 [K, D, Y]. values: f32 [K, Y, D]. Y = window and slack, more while a longer chunk lies here.
         window: W, tokens that must stay visible.
         write_pos: column of the next token.
         dropped: tokens that the window has left behind, a multiple of 16.
@@ -28,9 +28,9 @@ class RollingSlot:
         """Raises ValueError when the slack is too small to roll by whole tiles."""
         if window < 1 or slack < 2 * TILE:
             raise ValueError(f"a rolling slot needs a window and {2 * TILE} columns of slack, got {window} and {slack}")
-        columns = -(-(window + slack) // TILE) * TILE
-        self.keys: F32 = np.zeros((num_kv_heads, head_dim, columns), np.float32)
-        self.values: F32 = np.zeros((num_kv_heads, columns, head_dim), np.float32)
+        self._usual = _whole_tiles(window + slack)
+        self.keys: F32 = np.zeros((num_kv_heads, head_dim, self._usual), np.float32)
+        self.values: F32 = np.zeros((num_kv_heads, self._usual, head_dim), np.float32)
         self.window = window
         self.write_pos = 0
         self.dropped = 0
@@ -41,12 +41,10 @@ class RollingSlot:
         return self.dropped + self.write_pos
 
     def append(self, keys: F32, values: F32) -> None:
-        """Writes t tokens, [K, D, t] and [K, t, D]; rolls first when they do not fit. At most a slack's worth at a time."""
-        count, columns = values.shape[1], self.values.shape[1]
-        if self.write_pos + count > columns:
-            self._roll()
-        if self.write_pos + count > columns:
-            raise CacheRefused(f"a {self.kind} slot of {columns} columns cannot take {count} tokens at once")
+        """Writes t tokens, [K, D, t] and [K, t, D]; rolls first when they do not fit."""
+        count = values.shape[1]
+        if self.write_pos + count > self.values.shape[1]:
+            self._roll(count)
         self.keys[:, :, self.write_pos : self.write_pos + count] = keys
         self.values[:, self.write_pos : self.write_pos + count] = values
         self.write_pos += count
@@ -64,10 +62,26 @@ class RollingSlot:
             raise CacheRefused(f"a {self.kind} slot of {self.length} tokens has no length {length}")
         self.write_pos = length
 
-    def _roll(self) -> None:
-        """Drops whole tiles in front of the last W - 1 tokens: the next token sees itself and those."""
-        drop = max(0, self.write_pos - (self.window - 1)) // TILE * TILE
+    def num_invisible(self, length: int) -> int:
+        """Leading tokens of `length`, whole tiles, that the next one and all after it do not see: it sees itself and W - 1."""
+        return max(0, length - (self.window - 1)) // TILE * TILE
+
+    def restore(self, keys: F32, values: F32, *, dropped: int) -> None:
+        """An empty slot becomes one of `dropped` + t tokens that holds the last t, [K, D, t] and [K, t, D]."""
+        self.append(keys, values)
+        self.dropped = dropped
+
+    def _roll(self, count: int) -> None:
+        """Drops what no later token sees, and makes room for `count` tokens, all of which see each other's windows."""
+        drop = self.num_invisible(self.write_pos)
         kept = self.write_pos - drop
-        self.keys[:, :, :kept] = self.keys[:, :, drop : self.write_pos].copy()
-        self.values[:, :kept] = self.values[:, drop : self.write_pos].copy()
+        columns = max(self._usual, _whole_tiles(kept + count))
+        keys, values = self.keys[:, :, drop : self.write_pos], self.values[:, drop : self.write_pos]
+        self.keys = np.zeros((*self.keys.shape[:2], columns), np.float32)
+        self.values = np.zeros((len(self.values), columns, self.values.shape[2]), np.float32)
+        self.keys[:, :, :kept], self.values[:, :kept] = keys, values
         self.write_pos, self.dropped = kept, self.dropped + drop
+
+
+def _whole_tiles(count: int) -> int:
+    return -(-count // TILE) * TILE

@@ -99,8 +99,16 @@ def test_a_rolling_slot_cannot_go_back_once_it_has_dropped_tokens():
     with pytest.raises(CacheRefused, match="rolling slot cannot go from 60 to 59 tokens: its window of 10 has dropped"):
         slot.set_len(59)
     assert slot.length == 60
-    with pytest.raises(CacheRefused, match="at once"):
-        slot.append(*tokens(range(60, 160)))
+
+
+def test_a_rolling_slot_has_more_columns_only_while_a_long_chunk_lies_in_it():
+    slot = rolling(10, slack=32)
+    usual = slot.values.shape[1]
+    slot.append(*tokens(range(200)))
+    assert (slot.length, slot.dropped, slot.values.shape[1]) == (200, 0, 208)
+    for position in range(200, 210):
+        slot.append(*tokens([position]))
+    assert (slot.length, slot.dropped, slot.values.shape[1]) == (210, 192, usual)
 
 
 def test_a_rolling_slot_needs_slack_for_whole_tiles():
