@@ -15,6 +15,7 @@ SMOKE = {
     "output_tokens_max": 10,
     "warm_up_s": 0.0,
     "steady_s": 1.0,
+    "min_requests": 1,
     "cell_timeout_s": 300.0,
 }
 
@@ -47,7 +48,10 @@ class CurveSettings(ServiceSettings):
     steady_s: float = Field(
         default=45.0,
         gt=0,
-        description="Least length of the steady window, seconds; it lasts until every worker has finished once more.",
+        description="Least length of the steady window, seconds; it lasts until every worker has finished another request.",
+    )
+    min_requests: int = Field(
+        default=20, ge=1, description="Least requests finished in the window by all workers together: so few are still all lengths."
     )
     cell_timeout_s: float = Field(default=3600.0, gt=0, description="A cell that takes longer than this is NA.")
     seed: int = Field(default=1000, ge=0, description="Worker number N draws its lengths and words from seed + N.")

@@ -17,7 +17,7 @@ from bench.house import House, Standing, refusals, standing
 from bench.memory import num_blocks
 from bench.provenance import provenance_of
 from bench.steps import Summary, read_steps, summary_of, within
-from bench.words import find_words
+from bench.words import FEW, find_words
 from drumline.errors import DrumlineError
 
 _FAULTS: Final = (BenchError, DrumlineError, httpx.HTTPError, OSError, EOFError, ValueError)
@@ -34,7 +34,7 @@ class Vocabulary:
         """Raises BenchError, httpx.HTTPError."""
         if not self._words:
             async with httpx.AsyncClient(base_url=house.server.url, timeout=60, trust_env=False) as http:
-                self._words = await find_words(http, model=house.target.model, seed=self._seed)
+                self._words = await find_words(http, model=house.target.model, seed=self._seed, num_tried=FEW)
         return self._words
 
 
@@ -69,7 +69,8 @@ def _fresh(folder: Path) -> tuple[Path, Path]:
 async def _load(cell: Cell, wanted: CurveSettings, house: Standing, *, words: Sequence[int]) -> Window:
     lengths = lengths_of(cell.arm, wanted)
     workers = [requests_of(lengths, words, seed=wanted.seed + worker) for worker in range(cell.batch)]
-    return await run_window(house.target, house.server, workers, warm_up_s=wanted.warm_up_s, steady_s=wanted.steady_s)
+    least = {"warm_up_s": wanted.warm_up_s, "steady_s": wanted.steady_s}
+    return await run_window(house.target, house.server, workers, **least, min_requests=wanted.min_requests)
 
 
 def _house(cell: Cell, wanted: CurveSettings, record: Path) -> House:

@@ -1,5 +1,5 @@
 """The load of one cell and its steady window: it begins when every worker has finished one request and ends when each has finished
-another one in it, so that a window never catches only the prompts of workers that move in step."""
+another one in it (several where workers are few), so that a window never catches only the prompts of workers that move in step."""
 
 import asyncio
 import time
@@ -28,10 +28,10 @@ class Board:
         self.finished[worker] += 1
         self._moved.set()
 
-    async def all_once_more(self) -> None:
-        """Returns when every worker has finished another request from now on."""
+    async def all_have_done(self, count: int) -> None:
+        """Returns when every worker has finished `count` requests from now on."""
         since = list(self.finished)
-        while not all(now > then for now, then in zip(self.finished, since, strict=True)):
+        while not all(now >= then + count for now, then in zip(self.finished, since, strict=True)):
             self._moved.clear()
             await self._moved.wait()
 
@@ -74,12 +74,16 @@ class Window:
 
 
 async def run_window(
-    target: Target, server: Server, workers: Sequence[Iterator[Request]], *, warm_up_s: float, steady_s: float
+    target: Target, server: Server, workers: Sequence[Iterator[Request]], *, warm_up_s: float, steady_s: float, min_requests: int
 ) -> Window:
-    """Loads the server until the window is over, then withdraws what still runs. Raises BenchError when a worker fails."""
+    """Loads the server until the window is over, then withdraws what still runs. Raises BenchError when a worker fails.
+
+    `min_requests`: least requests in the window, shared among the workers; never less than one each.
+    """
     board = Board(len(workers))
     tasks = [asyncio.create_task(_work(target, requests, board=board, worker=number)) for number, requests in enumerate(workers)]
-    watching = asyncio.create_task(_watch(server, board, warm_up_s=warm_up_s, steady_s=steady_s))
+    count = -(-min_requests // len(workers))
+    watching = asyncio.create_task(_watch(server, board, warm_up_s=warm_up_s, steady_s=steady_s, count=count))
     try:
         await asyncio.wait([watching, *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -99,15 +103,15 @@ async def _work(target: Target, requests: Iterator[Request], *, board: Board, wo
     raise BenchError(f"worker {worker} ran out of requests")
 
 
-async def _watch(server: Server, board: Board, *, warm_up_s: float, steady_s: float) -> Window:
+async def _watch(server: Server, board: Board, *, warm_up_s: float, steady_s: float, count: int) -> Window:
     if server.metrics_url is None:
         raise BenchError("the server's metrics cannot be read")
-    await asyncio.gather(asyncio.sleep(warm_up_s), board.all_once_more())
+    await asyncio.gather(asyncio.sleep(warm_up_s), board.all_have_done(1))
     watch, finished, client_s = Watch(server), sum(board.finished), time.process_time()
     await watch.begin()
     before, began_ns = await scrape(server.metrics_url), time.monotonic_ns()
     gauges = [before]
-    ending = asyncio.gather(asyncio.sleep(steady_s), board.all_once_more())
+    ending = asyncio.gather(asyncio.sleep(steady_s), board.all_have_done(count))
     try:
         while not (await asyncio.wait([ending], timeout=SAMPLE_S))[0]:
             gauges.append(await scrape(server.metrics_url))

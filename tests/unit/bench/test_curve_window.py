@@ -14,19 +14,25 @@ from bench.server import Server
 
 async def test_e19_a_round_is_over_when_the_slowest_worker_has_finished_once_more() -> None:
     board = Board(3)
-    once = asyncio.create_task(board.all_once_more())
+    once = asyncio.create_task(board.all_have_done(1))
     for worker in (0, 0, 1, 0):
         board.note(worker)
         await asyncio.sleep(0)
         assert not once.done()
     board.note(2)
     await asyncio.wait_for(once, 1)
-    again = asyncio.create_task(board.all_once_more())
+    again = asyncio.create_task(board.all_have_done(1))
     await asyncio.sleep(0)
     assert not again.done(), "what was finished before does not count again"
     for worker in (2, 1, 0):
         board.note(worker)
     await asyncio.wait_for(again, 1)
+    twice = asyncio.create_task(board.all_have_done(2))
+    for worker in (0, 1, 2, 0, 1, 2):
+        await asyncio.sleep(0)
+        assert not twice.done()
+        board.note(worker)
+    await asyncio.wait_for(twice, 1)
 
 
 def house(admission: str, layout: str = "aligned") -> House:
