@@ -29,7 +29,15 @@ from kernels.layout import BLOCK_SIZE
 
 log = logging.getLogger(__name__)
 
-KERNELS = ("cpu.paged_attention", "cpu.dense_attention", "cpu.rope_kv_write", "cpu.rms_norm", "cpu.silu_mul", "cpu.sample")
+KERNELS = (
+    "cpu.paged_attention",
+    "cpu.dense_attention",
+    "cpu.rope_kv_write",
+    "cpu.rms_norm",
+    "cpu.silu_mul",
+    "cpu.gelu_mul",
+    "cpu.sample",
+)
 
 
 class CpuBackend:
