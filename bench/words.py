@@ -22,7 +22,7 @@ _MIN_WORDS: Final = 8
 async def find_words(http: httpx.AsyncClient, *, model: str, seed: int, num_tried: int = _NUM_TRIED) -> list[int]:
     """Token ids that decode to " word" (ASCII, lower case, four letters or more), a seeded sample. Raises BenchError.
 
-    `num_tried`: ids asked for in each range; a fresh server is asked for fewer.
+    `num_tried`: ids of the common range that are asked for. Where those hold no words the vocabulary is small and half of it is.
     """
     gate = asyncio.Semaphore(_AT_ONCE)
 
@@ -31,8 +31,8 @@ async def find_words(http: httpx.AsyncClient, *, model: str, seed: int, num_trie
             reply = await http.post("/detokenize", json={"model": model, "tokens": [token_id]})
         return reply.status_code == httpx.codes.OK and _WORD.fullmatch(str(reply.json()["prompt"])) is not None
 
-    for ids in _IDS:
-        tried = random.Random(f"words {seed}").sample(ids, min(len(ids), num_tried))
+    for ids, count in zip(_IDS, (num_tried, _NUM_TRIED), strict=True):
+        tried = random.Random(f"words {seed}").sample(ids, min(len(ids), count))
         found = await asyncio.gather(*(is_word(token_id) for token_id in tried))
         words = [token_id for token_id, fits in zip(tried, found, strict=True) if fits]
         if len(words) >= _MIN_WORDS:

@@ -40,7 +40,7 @@ def test_e19_smoke_measures_two_cells_with_fresh_services_and_outlives_its_termi
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 0, errors
+    assert process.returncode == 0, errors + status.read_text()
     assert not [one for one in services if one.is_running()]
     assert status.read_text().splitlines()[-1].endswith("DONE 2 of 2 cells, 0 without a rate")
     told = json.loads((out / "results.json").read_text())
