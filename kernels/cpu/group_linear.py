@@ -14,7 +14,7 @@ from kernels.cpu.quantise_rows import quantise_rows
 from kernels.group_weights import GROUP, I8, PANEL, U8, U16, PackedGroups
 from kernels.layout import F32, I64, check_array
 
-SERIAL_PRODUCTS = 1 << 20
+SERIAL_PRODUCTS = 1 << 21
 """Products under which waking other threads costs more than it brings."""
 SERIAL_CODES = 1 << 15
 """The same for inputs to be rounded."""

@@ -11,11 +11,16 @@ from numba.core import cgutils
 
 from kernels.cpu import integer_lanes as ints
 from kernels.cpu.jit import intrinsic
-from kernels.cpu.lanes import F32, I32, pointer
+from kernels.cpu.lanes import F32, I8, I32, pointer, prefetch_line
 from kernels.group_weights import GROUP, PANEL
 
 QUADS = GROUP // 4
 QUAD_BYTES = 4 * PANEL
+CODE_BYTES_PER_BIT = PANEL * GROUP // 8
+LINE = 64
+"""Bytes of a cache line."""
+AHEAD = 4096
+"""How many bytes of 4-bit codes lie between the group in work and the one asked for: the latency of memory, at its full speed."""
 
 
 class _Tile:
@@ -41,6 +46,7 @@ class _Tile:
     def add_group(self, codes: Any, scales: Any, rows: list[Any], row_scales: list[Any]) -> None:
         """Adds one group of every row; the arguments are where it begins in each array."""
         builder = self._builder
+        self._fetch_ahead(codes, scales)
         products = self._four_bits(codes, rows) if self._bits == 4 else self._eight_bits(codes, rows)
         scale = self._eight_scales(scales)
         offsets = self._eight_scales(builder.add(scales, self.offset(PANEL))) if self._bits == 4 else None
@@ -53,6 +59,13 @@ class _Tile:
             factor = ints.splat(builder, ints.FLOATS, builder.load(x_scale, align=4))
             exact = builder.fmul(builder.sitofp(products[row], ints.FLOATS), factor)
             builder.store(ints.fma(builder, exact, scale, value), total)
+
+    def _fetch_ahead(self, codes: Any, scales: Any) -> None:
+        """Asks for weights of the panels to come; behind the end that asks for nothing. With few rows memory is what takes time."""
+        bits, builder = self._bits, self._builder
+        lines = [(self.codes, codes, AHEAD * bits // 4 + LINE * line) for line in range(CODE_BYTES_PER_BIT * bits // LINE)]
+        for array, start, ahead in [*lines, (self.scales, scales, AHEAD // 8)]:
+            prefetch_line(builder, self.at(array, builder.add(start, self.offset(ahead)), I8))
 
     def _eight_scales(self, place: Any) -> Any:
         """FLOATS: half precision holds a file's scales exactly, and takes half the memory."""
@@ -95,7 +108,7 @@ def _emitter(bits: int) -> Any:
     Its arguments: rows (a constant) at once; the four arrays; the panel, the first row, groups of K; where the sums go: an f32
     array, the flat place of the first row's sums there, and the distance to the next row's.
     """
-    code_bytes, scale_floats = PANEL * GROUP * bits // 8, PANEL * (2 if bits == 4 else 1)
+    code_bytes, scale_floats = CODE_BYTES_PER_BIT * bits, PANEL * (2 if bits == 4 else 1)
     whole = types.intp
 
     def emit(

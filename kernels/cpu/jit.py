@@ -12,6 +12,7 @@ import hashlib
 import os
 import stat
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -49,6 +50,8 @@ def cache_folder() -> Path:
 
 
 numba.config.CACHE_DIR = str(cache_folder())
+_calling_thread = threading.local()
+"""What `set_num_threads` was told, as numba keeps it: a number for each thread."""
 # OpenMP first: it may be entered from several threads at once, which aborts the process under numba's own work queue.
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
@@ -75,9 +78,11 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def set_num_threads(count: int) -> None:
     """How many threads the kernels of the calling thread use, 1 or more; more than the machine was started with is cut to that."""
-    numba.set_num_threads(max(1, min(count, int(numba.config.NUMBA_NUM_THREADS))))
+    _calling_thread.count = max(1, min(count, int(numba.config.NUMBA_NUM_THREADS)))
+    numba.set_num_threads(_calling_thread.count)
 
 
 def num_threads() -> int:
-    """Threads that a kernel called from this thread may use."""
-    return int(numba.get_num_threads())
+    """Threads that a kernel called from this thread may use; numba's own answer takes longer than a small kernel."""
+    count: int = getattr(_calling_thread, "count", 0) or int(numba.get_num_threads())
+    return count

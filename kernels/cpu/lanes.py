@@ -18,6 +18,7 @@ from kernels.cpu.jit import intrinsic
 
 WIDTH = 16
 F32 = ir.FloatType()
+I8 = ir.IntType(8)
 I32 = ir.IntType(32)
 VECTOR = ir.VectorType(F32, WIDTH)
 BITS = ir.VectorType(I32, WIDTH)
@@ -61,6 +62,11 @@ def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
 def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c, rounded once."""
     return call(builder, "llvm.fma.v16f32", VECTOR, a, b, c)
+
+
+def prefetch_line(builder: Any, address: Any) -> None:
+    """Asks for the cache line at a pointer to I8; any address is safe."""
+    call(builder, "llvm.prefetch.p0", ir.VoidType(), address, I32(0), I32(2), I32(1))
 
 
 def splat(builder: Any, scalar: Any) -> Any:
@@ -255,8 +261,7 @@ def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
     """Asks for the cache line of array.flat[offset]; any offset is safe."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address = pointer(context, builder, signature.args[0], *args, to=ir.IntType(8))
-        call(builder, "llvm.prefetch.p0", ir.VoidType(), address, I32(0), I32(2), I32(1))
+        prefetch_line(builder, pointer(context, builder, signature.args[0], *args, to=I8))
         return context.get_dummy_value()
 
     return types.void(array, types.intp), codegen
