@@ -25,7 +25,7 @@ from bench.price_load import longest_of, shrunk, streams_of
 from bench.provenance import Provenance, provenance_of
 from bench.report import NOISY_SHARE
 from bench.server import Watch
-from bench.steps import read_steps, summary_of, within
+from bench.steps import full_step_ms, read_steps, summary_of, within
 from bench.words import FEW, find_words
 from drumline import settings
 from drumline.errors import DrumlineError
@@ -119,17 +119,21 @@ def _house(arm: PriceArm, wanted: PriceSettings, folder: Path) -> House:
 
 def _with_steps(timed: list[Timed], folder: Path) -> list[PriceRun]:
     steps = {arm.letter: read_steps(folder / arm.letter) for arm in ARMS}
-    return [
-        PriceRun(
-            arm=one.arm.letter,
-            num_rows=one.num_rows,
-            turn=one.turn,
-            tokens_per_s=one.tokens_per_s,
-            others_share=one.others_share,
-            steps=summary_of(within(steps[one.arm.letter], since_ns=one.began_ns, until_ns=one.ended_ns)),
+    runs = []
+    for one in timed:
+        mine = within(steps[one.arm.letter], since_ns=one.began_ns, until_ns=one.ended_ns)
+        runs.append(
+            PriceRun(
+                arm=one.arm.letter,
+                num_rows=one.num_rows,
+                turn=one.turn,
+                tokens_per_s=one.tokens_per_s,
+                others_share=one.others_share,
+                full_step_ms=full_step_ms(mine, num_rows=one.num_rows),
+                steps=summary_of(mine),
+            )
         )
-        for one in timed
-    ]
+    return runs
 
 
 def _tell(runs: list[PriceRun], provenance: Provenance, *, wanted: PriceSettings, row_copies: int) -> None:

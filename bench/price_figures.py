@@ -16,6 +16,7 @@ class PriceRun:
         turn: which repeat it belongs to; runs of one turn have the same prompts.
         tokens_per_s: output tokens over the time from the first byte sent to the last received.
         others_share: of the machine, used by neither server nor client, 0..1.
+        full_step_ms: median time of a steady decode step with all rows; None when all never decoded together.
         steps: what the executor counted and timed in it.
     """
 
@@ -24,7 +25,14 @@ class PriceRun:
     turn: int
     tokens_per_s: float
     others_share: float
+    full_step_ms: float | None
     steps: Summary
+
+    def rate(self, of: str) -> float | None:
+        """More is better: of the `whole` run, of `decode` steps, of `full` steps."""
+        if of == "full":
+            return None if self.full_step_ms is None else self.num_rows * 1e3 / self.full_step_ms
+        return self.steps.decode_tokens_per_s if of == "decode" else self.tokens_per_s
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -50,29 +58,27 @@ def spread_of(values: Sequence[float | None]) -> Spread | None:
     return Spread(median(known), min(known), max(known)) if known else None
 
 
-def ratios(runs: Sequence[PriceRun], *, arm: str, num_rows: int, decode: bool = False) -> Spread | None:
-    """The arm's rate over that of A, turn by turn. `decode`: of decode steps on the executor instead of the whole run."""
+def ratios(runs: Sequence[PriceRun], *, arm: str, num_rows: int, of: str = "whole") -> Spread | None:
+    """The arm's rate over that of A, turn by turn; `of` as in `PriceRun.rate`."""
     rates: dict[str, Mapping[int, float | None]] = {
-        name: {run.turn: _rate(run, decode=decode) for run in runs if run.arm == name and run.num_rows == num_rows}
+        name: {run.turn: run.rate(of) for run in runs if run.arm == name and run.num_rows == num_rows}
         for name in (arm, BASE.letter)
     }
     pairs = [(rate, rates[BASE.letter].get(turn)) for turn, rate in rates[arm].items()]
     return spread_of([rate / base for rate, base in pairs if rate is not None and base])
 
 
-def _rate(run: PriceRun, *, decode: bool) -> float | None:
-    return run.steps.decode_tokens_per_s if decode else run.tokens_per_s
-
-
 def price_lines(runs: Sequence[PriceRun], *, tag: str) -> list[str]:
     """One line for each number of rows and arm beside A."""
     return [
-        f"{arm.letter}/{BASE.letter} at {num_rows} rows: {whole} of the whole run, {decodes} of decode steps alone ({tag})"
+        f"{arm.letter}/{BASE.letter} at {num_rows} rows: {whole} of the whole run, {decode} of decode steps, "
+        f"{full} of full ones ({tag})"
         for num_rows in sorted({run.num_rows for run in runs})
         for arm in ARMS
         if arm != BASE
-        for whole in [_ratio_text(ratios(runs, arm=arm.letter, num_rows=num_rows))]
-        for decodes in [_ratio_text(ratios(runs, arm=arm.letter, num_rows=num_rows, decode=True))]
+        for whole, decode, full in [
+            [_ratio_text(ratios(runs, arm=arm.letter, num_rows=num_rows, of=of)) for of in ("whole", "decode", "full")]
+        ]
     ]
 
 

@@ -17,7 +17,7 @@ def table_of(runs: Sequence[PriceRun], *, provenance: Provenance, row_copies: in
     table = Table(title=f"The price of a layout ({provenance.tag()})", title_justify="left")
     table.add_column("rows", justify="right")
     table.add_column("arm")
-    for name in ("tokens/s", "decode tokens/s", "rows/decode step", "copies/step", "copies/steady step", "over A"):
+    for name in ("tokens/s", "decode tokens/s", "rows/decode step", "ms/full step", "copies/step", "copies/steady step", "over A"):
         table.add_column(name, justify="right")
     table.add_column("copies in steady steps")
     for num_rows in sorted({run.num_rows for run in runs}):
@@ -35,6 +35,7 @@ def _cells(runs: Sequence[PriceRun], mine: Sequence[PriceRun], *, arm: PriceArm,
         ([run.tokens_per_s for run in mine], 1),
         ([one.decode_tokens_per_s for one in steps], 1),
         ([one.decode_rows for one in steps], 1),
+        ([run.full_step_ms for run in mine], 1),
         ([one.copies_per_step if row_copies else None for one in steps], 0),
         ([one.steady_copies if row_copies else None for one in steps], 0),
     )

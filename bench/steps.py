@@ -106,6 +106,12 @@ def within(steps: Sequence[Step], *, since_ns: int, until_ns: int) -> list[Step]
     return [step for step in steps if since_ns <= step.planned_ns and step.answered_ns <= until_ns]
 
 
+def full_step_ms(steps: Sequence[Step], *, num_rows: int) -> float | None:
+    """Median time on the executor of steady decode steps with `num_rows` rows; None when there was none."""
+    times = [step.device_ns for step in steps if step.steady and step.num_rows == num_rows]
+    return median(times) / 1e6 if times else None
+
+
 def summary_of(steps: Sequence[Step]) -> Summary:
     """See `Summary`."""
     decodes = [step for step in steps if step.decode]

@@ -22,7 +22,7 @@ WORDS = range(100, 200)
 
 
 def run(arm: str, turn: int, rate: float, *, steps: Summary = STEPS, rows: int = 8) -> PriceRun:
-    return PriceRun(arm, rows, turn, rate, 0.0, steps)
+    return PriceRun(arm, rows, turn, rate, 0.0, full_step_ms=1e3 / rate, steps=steps)
 
 
 def test_every_arm_has_every_place_as_often() -> None:
@@ -59,6 +59,9 @@ def test_e17_a_ratio_is_of_runs_that_stood_beside_each_other() -> None:
     found = ratios(runs, arm="B", num_rows=8)
     assert found is not None
     assert (found.median, found.low, found.high) == pytest.approx((0.8, 0.8, 0.8))
+    assert ratios(runs, arm="B", num_rows=8, of="decode") == spread_of([1.0])
+    assert ratios(runs, arm="B", num_rows=8, of="full") == found
+    assert ratios([replace(one, full_step_ms=None) for one in runs], arm="B", num_rows=8, of="full") is None
     assert ratios(runs, arm="C", num_rows=8) is None
     assert ratios(runs, arm="B", num_rows=9) is None
 

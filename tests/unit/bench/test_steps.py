@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bench.steps import Step, read_steps, steps_in, summary_of, within
+from bench.steps import Step, full_step_ms, read_steps, steps_in, summary_of, within
 from drumline.plan.v1 import plan_pb2 as pb
 from drumline.trace.frames import Frame, Kind
 
@@ -57,6 +57,21 @@ def test_e18_copies_and_rates_of_a_stretch() -> None:
     assert summary_of(steps).copies_per_row == 48
     assert summary_of(within(steps, since_ns=2, until_ns=9)).decode_tokens_per_s == 47
     assert within(steps, since_ns=1, until_ns=8) == []
+
+
+def test_full_steps_are_steady_ones_with_all_rows() -> None:
+    frames = [
+        plan(0, [0, 1]),
+        result(1, forward_ns=9),
+        plan(2),
+        result(3, forward_ns=2 * 10**6),
+        plan(4, [1]),
+        result(5),
+        plan(6),
+        result(7),
+    ]
+    assert full_step_ms(list(steps_in(frames)), num_rows=2) == 2.0
+    assert full_step_ms(list(steps_in(frames)), num_rows=3) is None
 
 
 def test_skipped_rows_are_no_tokens() -> None:
