@@ -95,7 +95,7 @@ def copies_verdict(summary: Summary, *, layout: str, row_copies: int) -> str:
     if summary.steady_copies_p50 is None or summary.copies_per_row is None:
         return "NA (no steady step)"
     if not row_copies:
-        return "NA (the fake executor has no layers)"
+        return "NA (fake: no layers)"
     expected = row_copies if layout == "stripped" else 0
     # a cohort that became too narrow is copied once in 64 steps: that is growth, and shows in the mean only
     held = summary.copies_per_row == expected if layout == "stripped" else summary.steady_copies_p50 == 0
