@@ -59,8 +59,8 @@ class GgufFile:
         return torch.from_numpy(np.ascontiguousarray(array if rows is None else array[rows]))
 
     def has_groups(self, name: str) -> bool:
-        """As TensorSource."""
-        return self._reader.tensors[self._names[name]].kind in GROUP_KINDS
+        """As TensorSource; a tensor that is missing is nothing in particular here, `check_tensors` names it."""
+        return name in self._names and self._reader.tensors[self._names[name]].kind in GROUP_KINDS
 
     def groups(self, name: str) -> GroupWeights | None:
         """As TensorSource."""

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import struct
 
 import gguf
@@ -18,8 +19,10 @@ from executor_svc.model.gguf_file import GgufFile
 from executor_svc.model.gguf_reader import GgufReader
 from executor_svc.model.hf_folder import HfFolder
 from executor_svc.model.load import default_model, open_model
+from executor_svc.model.precision import choose_precision
 from executor_svc.model.rope import rope_tables
 from executor_svc.model.source import check_tensors
+from executor_svc.model.weights import load_weights
 from tests.support import tiny_models
 
 HEADS, KV_HEADS = 4, 2
@@ -169,6 +172,17 @@ def test_a_missing_tensor_is_named(llama, tmp_path):
     file = GgufFile(path)
     with pytest.raises(TensorMismatch, match=r"model\.layers\.1\.mlp\.up_proj\.weight.*missing"):
         check_tensors(file.shapes(), need=expected_tensors(file.config))
+
+
+@pytest.mark.parametrize("precision", ["auto", "int8", "f32"])
+def test_a_missing_tensor_is_named_whatever_the_precision(llama, tmp_path, precision):
+    """The precision is chosen before the tensors are checked: a matrix that is not there must not end that choice."""
+    path, name = tmp_path / "tiny.gguf", "model.layers.1.mlp.up_proj.weight"
+    write_gguf(path, llama.state_dict(), kind="Q8_0", leave_out=(name,))
+    file = GgufFile(path)
+    chosen = choose_precision(precision, config=file.config, source=file)
+    with pytest.raises(TensorMismatch, match=f"{re.escape(name)}.*missing"):
+        load_weights(file, config=file.config, num_ids=8, precision=chosen)
 
 
 def test_an_extra_tensor_and_a_wrong_shape_are_named(folder):
