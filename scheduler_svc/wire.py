@@ -24,7 +24,13 @@ from scheduler_svc.core.types import ExecutorInfo, FinishReason, Layout, Outputs
 T = TypeVar("T")
 _REASONS = {int(reason): reason for reason in FinishReason}
 _LAYOUTS = {int(layout): layout for layout in Layout}
-_COMMON = frozenset({"step_id", "session_epoch", "token_ids", "length", "timing", "num_blocks_in_use", "digest"})
+_COMMON = frozenset(
+    {
+        *("step_id", "session_epoch", "token_ids", "length", "timing", "num_blocks_in_use", "digest"),
+        *("advance", "lead_pad", "copies"),  # an executor's own account, which the core does not read
+    }
+)
+"""Fields of a StepResult that do not call for the columns that few steps have."""
 
 
 @dataclass(frozen=True, slots=True)

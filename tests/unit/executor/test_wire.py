@@ -1,12 +1,14 @@
 """The edge: what travels comes out as the plain data says, and results go back whole."""
 
 import numpy as np
+import pytest
 
 from drumline.executor.v1.executor_pb2 import GetCapabilitiesResponse
 from drumline.plan.v1 import plan_pb2 as plans
 from executor_svc.backends.fake import FakeBackend, FakeOptions
-from executor_svc.plan import Logprobs, StepResult
+from executor_svc.plan import CopyCounts, Logprobs, StepResult
 from executor_svc.wire import capabilities, model_to_wire, plan_of, result_to_wire
+from scheduler_svc import wire as scheduler_wire
 from tests.support.executor_process import new_sequence, plan
 
 
@@ -64,6 +66,13 @@ def test_a_usual_result_is_small_and_an_unusual_one_is_whole() -> None:
     assert (list(wire.digest), wire.copies.copy_on_write, wire.num_blocks_in_use) == ([2**64 - 1, 0, 0], 2, 6)
     timing = wire.timing
     assert (timing.queue_ns, timing.assemble_ns, timing.forward_ns, timing.sample_ns, timing.idle_ns) == (1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("more", [{}, {"lead_pad": i32(0, 3), "copies": CopyCounts(cache_in=4)}], ids=["steady", "dense"])
+def test_a_usual_result_has_no_field_that_sends_the_scheduler_down_its_slow_way(more) -> None:
+    """Every result says how rows move; taken for a rare column, that alone made reading one 1.7 times as slow."""
+    usual = StepResult(1, 2, num_emitted=i32(1, 1), token_ids=i32(8, 9), lengths=i32(4, 5), num_blocks_in_use=2, queue_ns=1, **more)
+    assert {field.name for field, _ in result_to_wire(usual).ListFields()} <= scheduler_wire._COMMON
 
 
 def test_a_result_without_rows_is_no_result_of_ones() -> None:
