@@ -3,7 +3,7 @@
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from operator import attrgetter
 
 from scheduler_svc.core.cohort import Cohort
@@ -160,8 +160,3 @@ class ExecutorBooks:
         """Slots whose freeing plan has returned can be used again."""
         while self.releasing and self.releasing[0][0] <= self.last_result_step:
             heappush(self.free_slots, self.releasing.popleft()[1])
-
-    def restore_slots(self, slots: list[int]) -> None:
-        """Sets the free slots (restore)."""
-        self.free_slots = list(slots)
-        heapify(self.free_slots)

@@ -70,7 +70,8 @@ def test_a_row_has_the_same_bits_in_any_batch_at_any_place(bits):
 def test_threads_change_no_bit(bits, monkeypatch):
     weights, x, before = weights_of(bits, 200, 64), rows_of(40, 64), num_threads()
     alone = np.concatenate([run(row[None], weights) for row in x])
-    monkeypatch.setattr(module, "SERIAL_PRODUCTS", 0)
+    for bound in ("SERIAL_PRODUCTS", "SERIAL_CODES"):  # both the products and the rounding in parallel
+        monkeypatch.setattr(module, bound, 0)
     try:
         for threads in (1, 2):
             set_num_threads(threads)
