@@ -36,7 +36,8 @@ class ExecutorSettings(ServiceSettings):
     )
     served_model_name: str = Field(default="", description="Name that clients use; none = the model's own.")
     precision: Literal["auto", "int8", "f32", "bf16"] = Field(
-        default="auto", description="Arithmetic of linear layers; auto = the fastest that rounds no weight of this file."
+        default="auto",
+        description="Arithmetic of linear layers; auto = int8 where the file holds integers, else bf16 or f32, the faster.",
     )
     max_model_len: int = Field(
         default=0, ge=0, le=2**20, description="Most tokens (prompt and output) of one sequence; 0 = the model's own."

@@ -1,4 +1,4 @@
-"""The processor as a device: float32 (the reference, batch-invariant) or bf16, paged attention in numba."""
+"""The processor as a device: float32 (the reference) or int8, both batch-invariant, or bf16; kernels in numba."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ from executor_svc.model.precision import choose_precision
 from executor_svc.model.score import digests, row_errors, sampled_logprobs, score_prompts
 from executor_svc.model.weights import load_weights
 from executor_svc.plan import ALIGNED, PAGED, STRIPPED, Batch, Sampled
-from executor_svc.ragged import RaggedPipeline
+from executor_svc.ragged import RaggedPipeline, RaggedSwitches
 from kernels.cpu.jit import set_num_threads
 from kernels.cpu.sample import sample
 from kernels.layout import BLOCK_SIZE
@@ -38,6 +38,7 @@ KERNELS = (
     "cpu.gelu_mul",
     "cpu.sample",
 )
+INT8_KERNELS = (*KERNELS, "cpu.group_linear")
 
 
 class CpuBackend:
@@ -57,7 +58,8 @@ class CpuBackend:
         num_blocks = _num_blocks(settings, opened)
         self._cache: KvCache | None = (cache := KvCache(opened.config, num_blocks=num_blocks))
         self._dense = dense_caches(opened.config, blocks=cache)
-        self._pipeline = cpu_pipeline(opened.config, refused=settings.ragged == "refuse")
+        switches = RaggedSwitches(settings.mtp_per_seq_kv, settings.v4_xs_per_seq)
+        self._pipeline = cpu_pipeline(opened.config, refused=settings.ragged == "refuse", switches=switches)
         declared = self._pipeline.ragged_batch_admission()
         self._info = BackendInfo(
             block_size=BLOCK_SIZE,
@@ -65,7 +67,7 @@ class CpuBackend:
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
             device=f"cpu ({torch.cpu.get_capabilities().get('cpu_name', 'unknown')}, {self._num_threads} threads)",
-            kernels=KERNELS,
+            kernels=INT8_KERNELS if precision.name == "int8" else KERNELS,
             precision=precision.name,
             batch_invariant=precision.batch_invariant,
             ragged_granted=declared.granted,

@@ -13,7 +13,7 @@ from executor_svc.model.cache import KvCache
 from executor_svc.model.config import ModelConfig
 from executor_svc.model.forward import Decoder
 from executor_svc.plan import ALIGNED, CACHE_RESET, Batch
-from executor_svc.ragged import ModelFacts, PlainPipeline, RaggedPipeline
+from executor_svc.ragged import ModelFacts, PlainPipeline, RaggedPipeline, RaggedSwitches
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,17 @@ def slot_maker(config: ModelConfig) -> Callable[[], list[KvSlot]]:
     return lambda: [slot(window) for window in config.windows]
 
 
-def cpu_pipeline(config: ModelConfig, *, refused: bool) -> RaggedPipeline:
-    """Decoding without drafts. Both attention kernels take a length and a lead per row, with a window and without."""
+def cpu_pipeline(config: ModelConfig, *, refused: bool, switches: RaggedSwitches) -> RaggedPipeline:
+    """Decoding without drafts, where neither switch has anything to decide; one that is on is said to be without effect.
+
+    Both attention kernels take a length and a lead per row, with a window and without.
+    """
+    for name, is_on, missing in (
+        ("mtp_per_seq_kv", switches.mtp_per_seq_kv, "it drafts nothing"),
+        ("v4_xs_per_seq", switches.v4_xs_per_seq, "no layer of its models has xs_rolling slots"),
+    ):
+        if is_on:
+            log.warning("%s has no effect on this backend: %s", name, missing)
     model = ModelFacts(config.family, slots=slot_maker(config)(), masks_ragged_batches=True)
     return PlainPipeline("cpu", model=model, refused="refused by the setting `ragged`" if refused else "")
 

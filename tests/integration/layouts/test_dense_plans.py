@@ -23,7 +23,7 @@ DENSE = {"aligned": plans.LAYOUT_ALIGNED, "stripped": plans.LAYOUT_STRIPPED}
 def executor(tmp_path_factory) -> Iterator[ExecutorProcess]:
     folder = tiny_models.save(tiny_models.make(tiny_models.configs()["mistral"]), tmp_path_factory.mktemp("plans") / "tiny")
     flags = ("--backend", "cpu", "--model", str(folder), "--precision", "f32", "--num-blocks", "64", "--max-num-seqs", "8")
-    with ExecutorProcess(*flags, "--num-threads", "1") as it:
+    with ExecutorProcess(*flags, "--num-threads", "1", "--mtp-per-seq-kv") as it:
         yield it
         assert it.is_alive
 
@@ -145,3 +145,9 @@ async def test_f7_the_attention_in_use_is_named_once_for_the_process(executor, s
         assert word in lines[0]
     kernels = (await stub.GetCapabilities(pb.GetCapabilitiesRequest())).kernels
     assert "cpu.dense_attention" in kernels
+
+
+def test_b12_a_switch_that_has_nothing_to_decide_here_is_said_to_have_no_effect(executor) -> None:
+    lines = [line for line in executor.log().splitlines() if "has no effect" in line]
+    assert len(lines) == 1
+    assert "mtp_per_seq_kv" in lines[0]
