@@ -24,7 +24,7 @@ from kernels.cpu.attention_tile import (
 )
 from kernels.cpu.jit import inlined, jit, jit_parallel, num_threads
 from kernels.cpu.lanes import load, next_item, prefetch
-from kernels.cpu.paged_attention import LOG2_E, QUERIES_PER_TILE, SERIAL_KEYS, _work_items
+from kernels.cpu.paged_attention import LOG2_E, QUERIES_PER_TILE, SERIAL_PRODUCTS, _work_items
 from kernels.layout import BLOCK_SIZE, F32, I32, I64, check_array, check_cohort
 
 PREFETCH_TILES = 2
@@ -235,12 +235,12 @@ def dense_attention(
     if query_start_R.shape[0] != num_rows + 1:
         raise ValueError(f"query_start_R has {query_start_R.shape[0]} entries for {num_rows} rows")
     tile = max(1, QUERIES_PER_TILE * k_MKDY.shape[1] // q_TND.shape[1])
-    items, num_keys = _work_items(query_start_R, context_len_R, tile, out_TND)
+    items, num_products = _work_items(query_start_R, context_len_R, tile, out_TND)
     counter = np.zeros(1, np.int64)
     num_workers = num_threads()
     rows = (query_start_R, context_len_R, member_R, lead_R)
     args = (counter, items, q_TND, k_MKDY, v_MKYD, *rows, np.float32(scale * LOG2_E), window, tile, out_TND)
-    if num_workers == 1 or num_keys < SERIAL_KEYS:
+    if num_workers == 1 or num_products < SERIAL_PRODUCTS:
         _run(*args)
     else:
         _run_all(*args, num_workers)

@@ -11,7 +11,7 @@ from kernels.cpu.exponential import exp
 from kernels.cpu.jit import jit, jit_parallel, num_threads
 from kernels.layout import F32, check_array
 
-SERIAL_ELEMENTS = 1 << 15
+SERIAL_ELEMENTS = 1 << 17
 """Output elements under which waking other threads costs more than it brings."""
 LINEAR = np.float32(-1.5957691216057308)
 CUBIC = np.float32(-0.07135481627260025)

@@ -16,17 +16,17 @@ from kernels.layout import F32, I32, I64, check_cache, check_rows
 LOG2_E = 1.4426950408889634
 QUERIES_PER_TILE = 48
 """Queries (tokens times heads of a group) that read a block while it is in the first-level cache."""
-SERIAL_KEYS = 64
-"""Keys of all rows under which waking other threads costs more than it brings."""
+SERIAL_PRODUCTS = 1 << 19
+"""Products of queries and keys under which waking other threads costs more than it brings: some 0.1 ms."""
 
 
 @jit
 def _work_items(query_start: I32, context_len: I32, tile_tokens: int, out: F32) -> tuple[I64, int]:
-    """(live tiles as [row, first token, last token + 1], chunks before decode rows so that threads finish together; keys in reach).
+    """(live tiles as [row, first token, last token + 1], chunks before decode rows so that threads finish together; products).
 
     Tokens of no live row get output 0 on the way: nobody has written keys for them.
     """
-    num_items, num_keys = 0, 0
+    num_items, num_pairs = 0, 0
     if query_start[0] < 0 or query_start[-1] > out.shape[0]:
         raise ValueError("query_start_R leaves the tokens")
     for row in range(context_len.shape[0]):
@@ -34,7 +34,7 @@ def _work_items(query_start: I32, context_len: I32, tile_tokens: int, out: F32) 
         if num_tokens < 0:
             raise ValueError("query_start_R falls")
         if num_tokens <= context_len[row]:
-            num_keys += context_len[row]
+            num_pairs += num_tokens * context_len[row]
             num_items += (num_tokens + tile_tokens - 1) // tile_tokens
         else:
             out[query_start[row] : query_start[row + 1]] = np.float32(0)
@@ -49,7 +49,7 @@ def _work_items(query_start: I32, context_len: I32, tile_tokens: int, out: F32) 
                 for first in range(query_start[row], query_start[row + 1], tile_tokens):
                     items[i, 0], items[i, 1], items[i, 2] = row, first, min(first + tile_tokens, query_start[row + 1])
                     i += 1
-    return items, num_keys
+    return items, num_pairs * out.shape[1] * out.shape[2]
 
 
 @jit
@@ -129,12 +129,12 @@ def paged_attention(
     check_cache(k_BKDP, v_BKPD, num_heads=q_TND.shape[1], head_dim=q_TND.shape[2])
     check_rows(q_TND, out_TND, query_start_R, context_len_R, block_tables_RW)
     tile = tile_tokens or max(1, QUERIES_PER_TILE * k_BKDP.shape[1] // q_TND.shape[1])
-    items, num_keys = _work_items(query_start_R, context_len_R, tile, out_TND)
+    items, num_products = _work_items(query_start_R, context_len_R, tile, out_TND)
     counter = np.zeros(1, np.int64)
     num_workers = num_threads()
     rows = (query_start_R, context_len_R, block_tables_RW)
     args = (counter, items, q_TND, k_BKDP, v_BKPD, *rows, np.float32(scale * LOG2_E), window, tile, out_TND)
-    if num_workers == 1 or num_keys < SERIAL_KEYS:
+    if num_workers == 1 or num_products < SERIAL_PRODUCTS:
         _run(*args)
     else:
         _run_all(*args, num_workers)

@@ -9,7 +9,7 @@ from kernels.cpu import lanes
 from kernels.cpu.jit import jit, jit_parallel, num_threads
 from kernels.layout import F32, check_array
 
-SERIAL_ELEMENTS = 1 << 16
+SERIAL_ELEMENTS = 1 << 18
 """Elements under which waking other threads costs more than it brings."""
 
 

@@ -8,7 +8,7 @@ from kernels.cpu.exponential import exp
 from kernels.cpu.jit import jit, jit_parallel, num_threads
 from kernels.layout import F32, check_array
 
-SERIAL_ELEMENTS = 1 << 15
+SERIAL_ELEMENTS = 1 << 17
 """Output elements under which waking other threads costs more than it brings."""
 
 

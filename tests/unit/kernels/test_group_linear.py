@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.cpu import group_linear as module
 from kernels.cpu.group_linear import group_linear
 from kernels.cpu.jit import num_threads, set_num_threads
 from kernels.cpu.quantise_rows import quantise_rows
@@ -67,11 +66,9 @@ def test_a_row_has_the_same_bits_in_any_batch_at_any_place(bits):
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_threads_change_no_bit(bits, monkeypatch):
+def test_threads_change_no_bit(bits):
     weights, x, before = weights_of(bits, 200, 64), rows_of(40, 64), num_threads()
     alone = np.concatenate([run(row[None], weights) for row in x])
-    for bound in ("SERIAL_PRODUCTS", "SERIAL_CODES"):  # both the products and the rounding in parallel
-        monkeypatch.setattr(module, bound, 0)
     try:
         for threads in (1, 2):
             set_num_threads(threads)
