@@ -86,8 +86,9 @@ class Cohort:
         self._shape = shape
 
     @classmethod
-    def join(cls, rows: Rows, *, members: I32, room: int, granted: bool, shape: KvShape) -> "Cohort":
-        """Copies own caches (rows x layers) into a new cohort with `room` more columns than the longest row.
+    def join(cls, rows: Rows, *, members: I32, room: int, granted: bool, shape: KvShape, spare: int = 0) -> "Cohort":
+        """Copies own caches (rows x layers) into a new cohort with `room` more columns than the longest row, and `spare` more if
+        there is memory for them.
 
         Raises CacheRefused, every own cache unchanged, when the rows differ in length and that was not granted or cannot be, or
         when the cohort would be too large.
@@ -97,7 +98,7 @@ class Cohort:
         else:
             ensure_uniform_batch_cache_lens(rows)
         width, lead = front_align([layers[0].length for layers in rows])
-        columns = _columns(width + room, num_members=len(rows), shape=shape)
+        columns = _columns(width + room, spare=spare, num_members=len(rows), shape=shape)
         cohort = cls(members, lead=lead, width=width, layers=[], shape=shape)
         for slots in zip(*rows, strict=True):
             cohort.layers.append(cohort._join_layer(slots, columns=columns))
@@ -118,7 +119,7 @@ class Cohort:
         normal = [layer for layer in self.layers if isinstance(layer, NormalLayer)]
         if not normal or self.width + count + TILE <= normal[0].values.shape[2]:
             return
-        columns = _columns(self.width + count + GROWTH, num_members=len(self.members), shape=self._shape)
+        columns = _columns(self.width + count, spare=GROWTH, num_members=len(self.members), shape=self._shape)
         for layer in normal:
             wider = NormalLayer.zeros(self._shape, num_members=len(self.members), columns=columns)
             wider.keys[..., : self.width] = layer.keys[..., : self.width]
@@ -145,13 +146,16 @@ class Cohort:
         return layer
 
 
-def _columns(count: int, *, num_members: int, shape: KvShape) -> int:
-    """Columns to allocate for `count`. Raises CacheRefused when that many take too much memory."""
-    columns = -(-count // TILE) * TILE + TILE
-    needed = shape.cohort_bytes(num_members, columns)
-    if needed > shape.max_bytes:
-        raise CacheRefused(
-            f"a cohort of {num_members} rows and {columns} columns takes {needed} bytes, the cache has {shape.max_bytes}; "
-            "rows as long as the longest one are the price of a dense layout"
-        )
-    return columns
+def _columns(count: int, *, spare: int, num_members: int, shape: KvShape) -> int:
+    """Columns to allocate for `count`, and for `spare` more where they fit: growing less at a time costs copies, a refusal would
+    end every row. Raises CacheRefused when `count` take too much memory.
+    """
+    for wanted in (count + spare, count):
+        columns = -(-wanted // TILE) * TILE + TILE
+        needed = shape.cohort_bytes(num_members, columns)
+        if needed <= shape.max_bytes:
+            return columns
+    raise CacheRefused(
+        f"a cohort of {num_members} rows and {columns} columns takes {needed} bytes, the cache has {shape.max_bytes}; "
+        "rows as long as the longest one are the price of a dense layout"
+    )

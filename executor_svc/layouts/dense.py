@@ -173,8 +173,8 @@ class DenseCaches:
         if batch.layout == ALIGNED and self.cohort is not None and np.array_equal(self.cohort.members, batch.slots):
             self.copies.needless_in = 1
         rows = [self._take(int(slot), batch=batch, row=row) for row, slot in enumerate(batch.slots)]
-        room = fed + (GROWTH if batch.layout == ALIGNED else 0)
-        cohort = Cohort.join(rows, members=batch.slots, room=room, granted=self.granted, shape=self._shape)
+        spare = GROWTH if batch.layout == ALIGNED else 0
+        cohort = Cohort.join(rows, members=batch.slots, room=fed, spare=spare, granted=self.granted, shape=self._shape)
         self.copies.cache_in = cohort.num_copies
         self.lead_pad = cohort.lead
         return cohort

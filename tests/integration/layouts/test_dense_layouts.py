@@ -207,3 +207,15 @@ def test_a_cohort_larger_than_the_cache_is_refused_with_both_sizes(backends):
     driver.prompts([long, *short])
     with pytest.raises(CacheRefused, match=r"a cohort of 13 rows and \d+ columns takes \d+ bytes, the cache has \d+"):
         driver.decode([long, *short])
+
+
+def test_a_cohort_that_fits_only_without_columns_to_spare_grows_by_less_at_a_time(backends):
+    """160 blocks: 8 rows of 250 to 290 columns fit, and do not with 64 more for each."""
+    backend, prompts = backends(), [prompt_of(length, seed=4) for length in (250, *[3] * 7)]
+    want, _ = paged(backend, prompts, num_tokens=40)
+    driver = DenseDriver(backend, layout=ALIGNED)
+    sequences = [driver.add(prompt) for prompt in prompts]
+    driver.prompts(sequences)
+    copies = [driver.decode(sequences).copies.cache_in for _ in range(39)]
+    assert [s.output for s in sequences] == want
+    assert sum(count > 0 for count in copies) == 4, "the In, and three growths by 16"
