@@ -44,7 +44,11 @@ class ExecutorSettings(ServiceSettings):
     )
     max_num_seqs: int = Field(default=64, ge=1, le=65536, description="Most sequences resident here.")
     max_num_batched_tokens: int = Field(default=512, ge=1, le=2**20, description="Most tokens fed in one step.")
-    kv_memory: Bytes = Field(default=2**30, ge=1, description="Memory of the KV cache, for example 1GiB.")
+    kv_memory: Bytes = Field(
+        default=2**30,
+        ge=1,
+        description="Memory of the KV cache, for example 1GiB; layouts but paged take up to twice that besides.",
+    )
     num_blocks: int = Field(default=0, ge=0, le=2**24, description="KV blocks; 0 = as many as kv_memory holds.")
     block_size: int = Field(default=16, ge=1, le=256, description="Tokens per KV block.")
     num_threads: int = Field(default=0, ge=0, le=1024, description="Threads of a forward pass; 0 = as many as there are cores.")
