@@ -14,7 +14,8 @@ from bench.client import BenchError, Target
 from bench.server import Server, started
 from drumline.settings import env_of
 
-_READY_S: Final = 60.0
+_READY_S: Final = 300.0
+"""The first start of a release compiles the kernels."""
 _DRAIN_S: Final = 2
 """Nothing that still runs when an arm ends is wanted by anybody."""
 

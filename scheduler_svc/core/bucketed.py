@@ -12,6 +12,7 @@ from scheduler_svc.core.bucket_key import BucketKey, Candidate, bucket_key_of, c
 from scheduler_svc.core.cadence import check_cadence, decode_op, prompt_op
 from scheduler_svc.core.coalesce import choose_bucket
 from scheduler_svc.core.cohort_rows import decode_rows, prompt_rows, start_of
+from scheduler_svc.core.dense_room import rows_side_by_side
 from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.paged import MAX_CONSIDERED, PagedAdmission
@@ -69,7 +70,7 @@ class BucketedAdmission:
             buckets[bucket_key_of(row, ragged_len=ragged_len)].append(row)
         running = seqs.keys() & set(cohort.running) & draft.books.running.keys()
         discrete = not running or (len(running) == len(rows) and not len(draft.queue))
-        chosen = buckets[choose_bucket(buckets, discrete=discrete)]
+        chosen = self._that_fit(draft, buckets[choose_bucket(buckets, discrete=discrete)])
         for row in rows:
             seqs[row.key].urgency += 1
         for row in chosen:
@@ -83,6 +84,13 @@ class BucketedAdmission:
             return
         self._run_completions(draft, completions)
         cohort.owed = [seq.key for seq in prompts]
+
+    def _that_fit(self, draft: StepDraft, rows: list[Candidate]) -> list[Candidate]:
+        """A ragged cohort of a dense layout is as wide as its longest row: those that find no room beside the others wait."""
+        grant, info = draft.books.grant, draft.books.info
+        if grant.buckets_by_cache_length() or grant.layout is Layout.PAGED or rows[0].is_prompt:
+            return rows
+        return rows_side_by_side(rows, num_columns=info.num_blocks * info.block_size)
 
     def _candidate(self, draft: StepDraft, seq: Sequence) -> Candidate:
         is_prompt = seq.state is not State.RUNNING or draft.books.cols.upper[seq.slot] < seq.num_known
