@@ -150,19 +150,32 @@ class FileRecorder:
             return None
         self._num_dumps += 1
         path = self._fault_directory / f"fault-{self._session_epoch}-{self._num_dumps:02d}.trace"
-        try:
-            make_directory(self._fault_directory)
-            writer = SegmentWriter(path, self._header(-1))
+        frames = list(self._ring.frames())
+        for kept in (frames, [frame for frame in frames if frame[0] is not Kind.SNAPSHOT]):
             try:
-                writer.write(self._ring.frames())
-                writer.close(reason[:500], t_ns=self._clock())
-            finally:
-                writer.abandon()
-        except (OSError, ValueError) as failure:
-            _log.error("the ring could not be dumped: %s", type(failure).__name__)
-            return None
-        _log.warning("%s: the last steps are in %s", reason, path)
-        return path
+                make_directory(self._fault_directory)
+                self._write_segment(path, kept, reason=reason)
+            except OSError as failure:
+                _log.error("the ring could not be dumped: %s", type(failure).__name__)
+                return None
+            except ValueError as failure:  # a snapshot that cannot be packed must not take the evidence with it
+                _log.error("the ring is dumped without its snapshots: %s", failure)
+                continue
+            _log.warning("%s: the last steps are in %s", reason, path)
+            return path
+        return None
+
+    def _write_segment(self, path: Path, frames: list[RawFrame], *, reason: str) -> None:
+        """Writes a whole file; none is left behind by an error."""
+        writer = SegmentWriter(path, self._header(-1))
+        try:
+            writer.write(frames)
+            writer.close(reason[:500], t_ns=self._clock())
+        except ValueError:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            writer.abandon()
 
     def close(self) -> None:
         """Writes what is queued. Idempotent."""

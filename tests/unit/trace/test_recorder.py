@@ -200,6 +200,19 @@ def test_a_snapshot_that_cannot_be_packed_ends_the_files_by_name(tmp_path: Path)
     assert recorder.stopped == "no snapshot could be made: TypeError: of no kind"
 
 
+def test_a_snapshot_that_cannot_be_packed_does_not_take_the_ring_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = make(None, tmp_path / "f")
+    recorder._freeze = lambda: Still(TypeError("of no kind"))
+    recorder.handshake(1, "a:1", CAPS)
+    steps(recorder, 5)
+    recorder._ring.begin(recorder._snapshot_frame(0)[0], num_bytes=9)
+    steps(recorder, 5)
+    path = recorder.dump("it went wrong")
+    assert path is not None
+    assert {frame.kind for frame in Segment(path)} == {Kind.TICK, Kind.PLAN, Kind.RESULT}
+    assert "without its snapshots: no snapshot could be made: TypeError: of no kind" in caplog.text
+
+
 def test_a_later_session_goes_on_behind_the_files_of_an_earlier_one(tmp_path: Path) -> None:
     for _ in range(2):
         recorder = make(tmp_path / "d", tmp_path / "f")
