@@ -233,7 +233,7 @@ async def test_draining_executor_keeps_its_rows_and_gets_no_new_ones() -> None:
             await gateway.done(*handles)
             assert all(gateway.tokens[handle] == expected_tokens([i], i + 1, 30) for i, handle in enumerate(handles))
             assert sum(len(plan.new_sequences) for plan in leaving.plans) == num_entered
-            await until(lambda: process.engine.num_lost == 1)
+            await until(lambda: process.engine.num_lost >= 1)  # it is still there, so it is dialled and left again
         assert process.recorder.kinds("DRAIN", "LOST") == ["DRAIN", "LOST"]
 
 
