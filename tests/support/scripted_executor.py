@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from drumline.errors import PlanRejected, StaleEpoch, StaleGrant
+from drumline.errors import Draining, PlanRejected, StaleEpoch, StaleGrant
 from drumline.executor.v1 import executor_pb2 as pb
 from drumline.executor.v1.executor_pb2_grpc import ExecutorServicer, add_ExecutorServicer_to_server
 from drumline.plan.v1 import plan_pb2
@@ -158,6 +158,8 @@ class ScriptedExecutor(Script, ExecutorServicer):
     async def RunPlans(self, request_iterator, context):
         await self._thawed.wait()
         first = await context.read()
+        if self._drain.is_set():
+            await abort(context, Draining("this executor is going away"))
         opening = first.open
         if opening.session_epoch <= self._epoch:
             await abort(context, StaleEpoch(f"epoch {opening.session_epoch} is not newer than {self._epoch}"))
@@ -183,6 +185,12 @@ class _Session:
         self.grant = opening.grant_id
         self.queue: asyncio.Queue[plan_pb2.StepPlan] = asyncio.Queue(maxsize=16)
         self.num_in_flight = 0
+        self._writing = asyncio.Lock()
+
+    async def _write(self, context, message: pb.RunPlansResponse) -> None:
+        """One at a time: gRPC refuses a second write while one is under way, and that would end the stream."""
+        async with self._writing:
+            await context.write(message)
 
     async def serve(self, context) -> None:
         executor = self.executor
@@ -225,7 +233,7 @@ class _Session:
 
     async def _drain(self, context) -> None:
         await self.executor._drain.wait()
-        await context.write(pb.RunPlansResponse(draining=pb.Draining(grace_ms=30_000)))
+        await self._write(context, pb.RunPlansResponse(draining=pb.Draining(grace_ms=30_000)))
         while self.executor.residents or self.num_in_flight:
             await asyncio.sleep(0.005)
 
@@ -241,4 +249,4 @@ class _Session:
             executor.tamper(result)
             executor.results.append(result)
             self.num_in_flight -= 1
-            await context.write(pb.RunPlansResponse(result=result))
+            await self._write(context, pb.RunPlansResponse(result=result))
