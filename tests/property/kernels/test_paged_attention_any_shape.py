@@ -32,7 +32,8 @@ def batches(draw):
 @settings(max_examples=60, deadline=None)
 @given(batches())
 def test_any_batch_equals_the_reference(batch):
-    np.testing.assert_allclose(batch.run(), reference(batch.q, **batch.arguments()), rtol=0, atol=5e-6)
+    """Float32 rounds in proportion: heads of 128 were seen to be off by 5.2e-6 where the output was 0.66."""
+    np.testing.assert_allclose(batch.run(), reference(batch.q, **batch.arguments()), rtol=1e-5, atol=5e-6)
 
 
 @settings(max_examples=60, deadline=None)
