@@ -26,6 +26,7 @@ from drumline.executor.v1.executor_pb2_grpc import ExecutorStub
 from drumline.rpc import error_of, open_channel
 from drumline.version import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from scheduler_svc import grants, wire
+from scheduler_svc.core.grant import grant_id_of
 from scheduler_svc.core.types import Limits
 from scheduler_svc.executor_health import check_well, until_unwell
 from scheduler_svc.executor_link import ExecutorLink, LinkOwner
@@ -144,7 +145,7 @@ class ExecutorClient:
             session_epoch=link.session_epoch,
             protocol_version=min(PROTOCOL_VERSION, link.capabilities.protocol_version),
             model_digest=link.capabilities.model_digest,
-            grant_id=wire.grant_of(link.executor_id),
+            grant_id=grant_id_of(link.executor_id),
             ragged_granted=grant.granted,
             ragged_reason=grant.reason,
         )

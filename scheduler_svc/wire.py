@@ -58,11 +58,6 @@ def executor_info(executor_id: int, caps: GetCapabilitiesResponse) -> ExecutorIn
     )
 
 
-def grant_of(executor_id: int) -> int:
-    """The grant that the core puts into every plan for this executor; never 0."""
-    return executor_id + 1
-
-
 def check_submit(submit: Submit, *, vocab_size: int, max_model_len: int) -> None:
     """All limits of a Submit; raises InvalidRequest naming the first field that is wrong."""
     validation.check_range("sequences", len(submit.sequences), 1, limits.MAX_SEQUENCES_PER_REQUEST)

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from scheduler_svc.core.cohort import Cohort
 from scheduler_svc.core.columns import SlotColumns
-from scheduler_svc.core.grant import grant_for
+from scheduler_svc.core.grant import grant_for, grant_id_of
 from scheduler_svc.core.kv import KvCache
 from scheduler_svc.core.prefix import PrefixChain, identity
 from scheduler_svc.core.rows import PlanInFlight, RowMap
@@ -76,8 +76,8 @@ class ExecutorBooks:
 
     @property
     def grant_id(self) -> int:
-        """The admission grant decided at the handshake, one per executor; never 0."""
-        return self.info.executor_id + 1
+        """The admission grant decided at the handshake, one per executor."""
+        return grant_id_of(self.info.executor_id)
 
     @property
     def num_resident(self) -> int:

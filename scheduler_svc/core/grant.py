@@ -11,6 +11,11 @@ from scheduler_svc.core.types import ExecutorInfo, Layout, Limits
 BUCKETED_REASON = "this scheduler runs the admission policy `bucketed`, which refuses ragged cohorts whatever executors declare"
 
 
+def grant_id_of(executor_id: int) -> int:
+    """What plans for this executor and its session call the decision; never 0, which means none."""
+    return executor_id + 1
+
+
 @dataclass(frozen=True, slots=True)
 class RaggedGrant:
     """A decision. Make one with `decide` or `refused`.

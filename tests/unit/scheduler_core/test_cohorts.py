@@ -1,60 +1,9 @@
-"""The bucketed and the ragged rule through the public scheduler: rows A1, A13 to A15, B1, B10, B11 and domain 1.7."""
+"""The bucketed and the ragged rule through the public scheduler: who runs and who waits (A1, A13 to A15), and prompts."""
 
-from dataclasses import replace
-
-import pytest
-
-from scheduler_svc import wire
-from scheduler_svc.core.scheduler import Scheduler
-from scheduler_svc.core.types import Advance, CacheOp, Layout, Limits, RowKind
-from tests.support.core_world import House
+from scheduler_svc.core.types import CacheOp
+from tests.support.cohort_house import BIG, DECODE, FAR, LAST, PREFILL, drain_prompts, house, prompts, rows_of, turn
 
 NOTHING, IN, RESET = CacheOp.NOTHING, CacheOp.IN, CacheOp.RESET
-PREFILL, LAST, DECODE = (int(kind) for kind in (RowKind.PREFILL, RowKind.PREFILL_LAST, RowKind.DECODE))
-
-
-FAR = (5, 305, 605)
-"""Cached lengths that the coalescence override does not bring together."""
-BIG = {"max_model_len": 2000, "num_blocks": 1200, "max_num_batched_tokens": 1000}
-
-
-def house(*, admission="ragged", layout="aligned", granted=True, limits=None, **info):
-    told = {
-        "max_num_batched_tokens": 1000,
-        "admission": admission,
-        "layout": layout,
-        "enable_prefix_caching": False,
-        **(limits or {}),
-    }
-    return House(limits=told, ragged_granted=granted, ragged_reason="told so", **info)
-
-
-def prompts(*lengths, first=2):
-    return [[first + index] * length for index, length in enumerate(lengths)]
-
-
-def rows_of(one, plan):
-    """Keys and kinds of the rows just planned."""
-    flight = one.books.in_flight[-1]
-    assert flight.plan is plan
-    return flight.rows.keys, flight.rows.kinds()
-
-
-def turn(one):
-    """One plan and its result: keys, kinds, cache_op."""
-    plan = one.plan()
-    keys, kinds = rows_of(one, plan)
-    one.deliver(0)
-    return keys, kinds, plan.cache_op
-
-
-def drain_prompts(one):
-    """Steps until every resident decodes."""
-    while one.books.prefilling or len(one.core.queue):
-        turn(one)
-
-
-# A1, A14
 
 
 def test_a14_the_grant_reaches_the_bucketer_and_all_lengths_decode_together():
@@ -92,9 +41,6 @@ def test_a1_offered_chosen_and_buckets_are_counted():
     one.plan()
     counters = one.core.counters
     assert (counters.num_decisions, counters.num_buckets, counters.num_rows_offered, counters.num_rows_chosen) == (1, 2, 2, 1)
-
-
-# prompts
 
 
 def test_prompts_of_one_length_share_a_step_whole_and_others_wait():
@@ -176,171 +122,6 @@ def test_a_prefix_hit_keeps_its_offset_in_the_key():
     one.finish()
 
 
-# B1, B10
-
-
-def test_b1_reset_for_prompts_in_on_change_nothing_in_between():
-    one = house(layout="aligned", granted=True)
-    one.ask(*prompts(5, 5), max_tokens=3)
-    one.ask([9] * 5, max_tokens=6)
-    seen = []
-    while one.core.sequences:
-        seen.append(turn(one))
-    assert [op for _, _, op in seen] == [RESET, IN, NOTHING, IN, NOTHING, NOTHING]
-    assert [len(keys) for keys, _, _ in seen] == [3, 3, 3, 1, 1, 1]
-
-
-def test_b1_stripped_rows_are_assembled_in_every_decode_step():
-    one = house(layout="stripped", granted=True)
-    one.ask(*prompts(5, 5), max_tokens=4)
-    assert [turn(one)[2] for _ in range(4)] == [RESET, IN, IN, IN]
-
-
-def test_b1_a_prompt_in_between_ends_the_batched_cache_though_the_same_rows_go_on():
-    """RESET drops it: NOTHING after that would have nothing to go on."""
-    one = house(layout="aligned", granted=True)
-    one.ask([2] * 5, max_tokens=9)
-    seen = [turn(one) for _ in range(3)]
-    one.ask([3] * 30, max_tokens=1)  # of higher priority
-    seen += [turn(one) for _ in range(3)]
-    assert [op for _, _, op in seen] == [RESET, IN, NOTHING, RESET, IN, NOTHING]
-    assert [keys for keys, _, _ in seen] == [[0], [0], [0], [1], [0], [0]]
-
-
-def test_b10_a_refused_run_issues_exactly_the_pre_change_cache_instructions():
-    """The historical cadence: IN iff the ids changed since the completion step before, none remembered after a prompt step."""
-    for layout in ("aligned", "stripped"):
-        one = house(layout=layout, granted=False)
-        one.ask(*prompts(5, 9, 5), max_tokens=7)
-        remembered = []
-        while one.core.sequences:
-            keys, kinds, op = turn(one)
-            if kinds[0] == DECODE:
-                assert op is (NOTHING if keys == remembered else IN)
-                remembered = keys
-            else:
-                assert op is RESET
-                remembered = []
-
-
-def test_b10_a_refused_run_moves_by_the_cohort_and_keeps_one_width():
-    one = house(layout="stripped", granted=False)
-    one.ask([2] * 5)
-    plan = one.plan()
-    assert (plan.layout, plan.advance) == (Layout.ALIGNED, Advance.COHORT)
-    two = house(layout="stripped", granted=True)
-    two.ask([2] * 5)
-    assert (two.plan().layout, two.books.in_flight[-1].plan.advance) == (Layout.STRIPPED, Advance.PER_SEQUENCE)
-
-
-def test_b1_paged_rows_are_never_assembled_whatever_the_policy():
-    for admission in ("paged", "bucketed", "ragged"):
-        one = house(admission=admission, layout="paged")
-        one.ask(*prompts(5, 9), max_tokens=3)
-        while one.core.sequences:
-            plan = one.plan()
-            assert plan.cache_op is NOTHING
-            one.deliver(0)
-
-
-# B11
-
-
-def alone(*, prompt=16, **settings):
-    """Every plan of one sequence, as bytes, but for what names layout and cadence."""
-    one = house(limits={"plans_in_flight": 1, **settings.pop("limits", {})}, **settings)
-    one.ask([3] * prompt, max_tokens=9)
-    plans = []
-    while one.core.sequences:
-        plan = one.plan()
-        made = wire.plan_to_wire(_without_sampling(plan), session_epoch=1)
-        made.ClearField("layout")
-        made.ClearField("advance")
-        made.ClearField("cache_op")
-        plans.append(made.SerializeToString(deterministic=True))
-        one.deliver(0)
-    return plans
-
-
-def _without_sampling(plan):
-    return replace(plan, new_sequences=[replace(new, sampling=None) for new in plan.new_sequences])
-
-
-@pytest.mark.parametrize("granted", [True, False])
-@pytest.mark.parametrize("prompt", [1, 16, 30])
-def test_b11_b1_is_untouched_by_either_admission_rule(granted, prompt):
-    plain = alone(admission="paged", layout="paged", prompt=prompt)
-    assert len(plain) == 9
-    for admission in ("bucketed", "ragged"):
-        for layout in ("paged", "aligned", "stripped"):
-            assert alone(admission=admission, layout=layout, granted=granted, prompt=prompt) == plain
-
-
-def test_b10_ragged_on_an_executor_that_refuses_is_bucketed_plan_for_plan():
-    def plans(**settings):
-        one = house(**settings)
-        one.ask(*prompts(5, 9, 5, 14), max_tokens=9)
-        one.settle()
-        return one.digest.hexdigest()
-
-    assert plans(admission="ragged", granted=False) == plans(admission="bucketed", granted=True)
-    assert plans(admission="ragged", granted=True) != plans(admission="bucketed", granted=True)
-
-
-# domain 1.7: upstream's defects
-
-
-def test_defect_1_the_bound_holds_even_when_nothing_runs_and_completions_are_never_prompts_again():
-    one = house(granted=False, limits={"max_num_seqs": 2})
-    one.ask(*prompts(5, 9, 5, 9, 5), max_tokens=4)
-    fed = {}
-    while one.core.sequences:
-        keys, kinds, _ = turn(one)
-        assert one.core.stats().num_running <= 2
-        for key, kind in zip(keys, kinds, strict=True):
-            assert kind == DECODE or key not in fed, "a completion was computed again"
-            fed[key] = kind
-    assert one.core.counters.num_preemptions == 0
-
-
-def test_defect_2_a_client_that_left_is_reaped_wherever_its_sequence_stands():
-    """Demoted, chosen, or owed: the next plan gives its slot back and never names it again."""
-    one = house(granted=False, **BIG)
-    one.ask(*prompts(*FAR), max_tokens=60)
-    drain_prompts(one)
-    demoted = next(key for key in (0, 1, 2) if key not in turn(one)[0])
-    slot = one.books.running[demoted].slot
-    one.abort([demoted])
-    plan = one.plan()
-    assert plan.aborted_slots == [slot]
-    one.deliver(0)
-    assert all(demoted not in turn(one)[0] for _ in range(9))
-
-
-def test_defect_3_a_prompt_that_hit_a_prefix_runs_like_any_other():
-    one = house(limits={"enable_prefix_caching": True})
-    one.ask([2] * 9, max_tokens=2)
-    one.settle()
-    [key] = one.ask([2] * 9, max_tokens=5)
-    keys, kinds, op = turn(one)
-    assert (keys, kinds, op) == ([key], [LAST], IN), "from the blocks that it hit"
-    assert turn(one)[0] == [key]
-    one.finish()
-
-
-def test_defect_4_equal_choices_are_made_the_same_way_every_time():
-    def digest():
-        one = house(granted=False)
-        one.ask(*prompts(8, 8, 4, 4, 4, 16), max_tokens=9)
-        one.settle()
-        return one.digest.hexdigest()
-
-    assert len({digest() for _ in range(3)}) == 1
-
-
-# A13
-
-
 def longest_wait(*, num_turns):
     """A long request beside a stream of short ones, each of which is the shortest bucket and ends before it has caught up."""
     one = house(admission="bucketed", layout="paged", limits={"max_num_seqs": 4}, num_blocks=400, max_num_seqs=16)
@@ -363,31 +144,3 @@ def test_a13_the_historical_rule_starves(monkeypatch):
     """Correction 5 of decision 0008: neither shortest-first nor the override ever looks at who waits."""
     monkeypatch.setattr("scheduler_svc.core.coalesce.is_overdue", lambda buckets: False)
     assert longest_wait(num_turns=530) == 530
-
-
-def test_only_one_plan_is_ever_in_flight():
-    one = house(limits={"plans_in_flight": 4})
-    one.ask(*prompts(5, 9))
-    one.plan()
-    assert not one.send(0)
-    assert one.core.policy.plans_in_flight(Limits()) == 1
-
-
-def test_a_restored_core_goes_on_with_the_same_rule():
-    one = house(granted=False)
-    one.ask(*prompts(5, 9, 5, 14), max_tokens=9)
-    for _ in range(4):
-        turn(one)
-    one.split()
-    assert one.shadow.policy.name == "ragged"
-    one.settle()
-
-
-def test_a_snapshot_of_an_earlier_release_is_restored_as_paged():
-    core = House().core
-    data = core.snapshot()
-    for name in ("admission", "layout", "cadence"):
-        del data["limits"][name]
-    for record in data["executors"]:
-        del record["cohort"]
-    assert Scheduler.restore(data).policy.name == "paged"
