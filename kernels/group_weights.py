@@ -80,9 +80,15 @@ def side_by_side(parts: Sequence[GroupWeights]) -> GroupWeights | None:
 
 
 def rounded(weight_NK: F32) -> GroupWeights:
-    """The nearest 8-bit codes of a finite float32 matrix, K a multiple of 32."""
+    """The nearest 8-bit codes of a float32 matrix, K a multiple of 32. Raises ValueError where a scale would not be finite."""
     grouped = weight_NK.reshape(len(weight_NK), -1, GROUP)
-    scale = (np.abs(grouped).max(-1) / LARGEST).astype(np.float16)
+    with np.errstate(over="ignore"):
+        scale = (np.abs(grouped).max(-1) / LARGEST).astype(np.float16)
+    if not np.isfinite(scale).all():
+        output, group = np.argwhere(~np.isfinite(scale))[0]
+        raise ValueError(
+            f"output {output}, inputs {GROUP * group} to {GROUP * group + GROUP - 1}: weights not finite, or too large"
+        )
     safe = np.where(scale > 0, scale, np.float16(1)).astype(np.float32)
     codes = np.clip(np.rint(grouped / safe[..., None]), -LARGEST, LARGEST).astype(np.int8)
     return GroupWeights(codes.reshape(weight_NK.shape), scale, None)

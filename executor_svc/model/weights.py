@@ -8,7 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from executor_svc.model.config import ModelConfig, expected_tensors
-from executor_svc.model.linear import Linear
+from executor_svc.model.errors import ModelError
+from executor_svc.model.linear import Linear, MakeLinear
 from executor_svc.model.precision import Precision
 from executor_svc.model.source import TensorSource, check_tensors
 from kernels.group_weights import GroupWeights, side_by_side
@@ -78,7 +79,7 @@ def _load_head(source: TensorSource, *, config: ModelConfig, num_ids: int, embed
     name = "model.embed_tokens.weight" if config.tied else "lm_head.weight"
     if precision.make_groups is not None and (groups := source.groups(name)) is not None:
         return precision.make_groups(groups.picked(slice(num_ids)), None)
-    return precision.make_head((embedding if config.tied else source.load(name))[:num_ids], None)
+    return _made(precision.make_head, (embedding if config.tied else source.load(name))[:num_ids], None, named=name)
 
 
 def _load_layer(source: TensorSource, *, config: ModelConfig, index: int, precision: Precision) -> LayerWeights:
@@ -95,7 +96,7 @@ def _load_layer(source: TensorSource, *, config: ModelConfig, index: int, precis
         weights = [f"{prefix}{name}.weight" for name in names]
         if precision.make_groups is not None and (groups := _groups(source, weights)) is not None:
             return precision.make_groups(groups, bias)
-        return precision.make(torch.cat([source.load(name) for name in weights]), bias)
+        return _made(precision.make, torch.cat([source.load(name) for name in weights]), bias, named=", ".join(weights))
 
     qkv = [f"self_attn.{part}_proj" for part in "qkv"]
     bias = torch.cat([load(f"{name}.bias") for name in qkv]) if config.qkv_bias else None
@@ -112,6 +113,14 @@ def _load_layer(source: TensorSource, *, config: ModelConfig, index: int, precis
         attention_norm=norm("post_attention_layernorm") if config.sandwich else None,
         gated_norm=norm("post_feedforward_layernorm") if config.sandwich else None,
     )
+
+
+def _made(make: MakeLinear, weight: torch.Tensor, bias: torch.Tensor | None, *, named: str) -> Linear:
+    """The layer; a weight that its arithmetic cannot hold is a ModelError that names the tensors."""
+    try:
+        return make(weight, bias)
+    except ValueError as error:
+        raise ModelError(f"{named}: {error}") from error
 
 
 def _groups(source: TensorSource, names: Sequence[str]) -> GroupWeights | None:

@@ -112,6 +112,14 @@ def test_rounding_to_8_bits_keeps_each_weight_within_half_a_step():
     assert np.array_equal(groups.dequantised()[3], weight[3])
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e8])
+def test_a_weight_that_no_scale_can_hold_is_named(bad):
+    weight = rows_of(9, 128)
+    weight[5, 70] = bad
+    with pytest.raises(ValueError, match="output 5, inputs 64 to 95"):
+        rounded(weight)
+
+
 def test_side_by_side_and_picked_are_rows_of_the_whole():
     parts = [weights_of(4, 5, 64, seed=1), weights_of(4, 7, 64, seed=2)]
     whole = side_by_side(parts)

@@ -185,6 +185,17 @@ def test_a_missing_tensor_is_named_whatever_the_precision(llama, tmp_path, preci
         load_weights(file, config=file.config, num_ids=8, precision=chosen)
 
 
+def test_a_weight_that_int8_cannot_hold_is_named(folder):
+    path, name = folder / "model.safetensors", "model.layers.1.mlp.down_proj.weight"
+    state = load_file(path)
+    state[name][3, 5] = np.nan
+    save_file(state, path)
+    source = HfFolder(folder)
+    precision = choose_precision("int8", config=source.config, source=source)
+    with pytest.raises(ModelError, match=f"{re.escape(name)}: output 3, inputs 0 to 31"):
+        load_weights(source, config=source.config, num_ids=source.config.vocab_size, precision=precision)
+
+
 def test_an_extra_tensor_and_a_wrong_shape_are_named(folder):
     state = load_file(folder / "model.safetensors")
     save_file({**state, "model.layers.0.self_attn.q_norm.weight": torch.ones(16)}, folder / "model.safetensors")
