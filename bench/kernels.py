@@ -14,12 +14,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np
 import torch
 
-from kernels.cpu.gelu_mul import gelu_mul
+from kernels.cpu.gated_mul import gelu_mul, silu_mul
 from kernels.cpu.jit import set_num_threads
 from kernels.cpu.paged_attention import paged_attention
 from kernels.cpu.rms_norm import rms_norm
 from kernels.cpu.sample import sample
-from kernels.cpu.silu_mul import silu_mul
 from kernels.layout import BLOCK_SIZE, F32, cache_shapes
 
 HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64

@@ -49,6 +49,9 @@ class ExecutorSettings(ServiceSettings):
         ge=1,
         description="Memory of the KV cache, for example 1GiB; layouts but paged take up to twice that besides.",
     )
+    kv_cache_dtype: Literal["auto", "float32", "float16"] = Field(
+        default="auto", description="What keys and values are stored as; auto = float16 beside int8 layers, else float32."
+    )
     num_blocks: int = Field(default=0, ge=0, le=2**24, description="KV blocks; 0 = as many as kv_memory holds.")
     block_size: int = Field(default=16, ge=1, le=256, description="Tokens per KV block.")
     num_threads: int = Field(default=0, ge=0, le=1024, description="Threads of a forward pass; 0 = as many as there are cores.")

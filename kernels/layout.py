@@ -4,12 +4,18 @@ A layer's cache of B blocks, K kv heads, head size D and P = BLOCK_SIZE token po
 inside the block so that scores have one lane a token, and values `v_BKPD`. The suffix legend is in README.md.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
+KvArray = NDArray[np.floating[Any]]
+"""Keys or values: float32, or float16 where their memory is worth more than their last bits."""
+Numbers = NDArray[np.floating[Any]] | NDArray[np.uint16]
+"""The same as numba sees it."""
 
 BLOCK_SIZE = 16
 """Token positions of a block; also the lanes of a kernel and the tile in which attention is reduced."""
@@ -28,10 +34,21 @@ def check_array(name: str, array: NDArray[np.generic], *, dtype: type, ndim: int
         )
 
 
-def check_cache(k_BKDP: F32, v_BKPD: F32, *, num_heads: int, head_dim: int) -> None:
+def bits_of(array: KvArray) -> Numbers:
+    """The array for a kernel, which knows float16 by its bits only: a view."""
+    numbers: Numbers = array.view(np.uint16) if array.dtype == np.float16 else array
+    return numbers
+
+
+def check_kv(name: str, array: KvArray, *, ndim: int) -> None:
+    """Raises ValueError unless the array is C-contiguous, of so many dimensions, and float32 or float16."""
+    check_array(name, array, dtype=np.float16 if array.dtype == np.float16 else np.float32, ndim=ndim)
+
+
+def check_cache(k_BKDP: KvArray, v_BKPD: KvArray, *, num_heads: int, head_dim: int) -> None:
     """Raises ValueError unless both arrays are one layer's cache that serves these heads."""
-    check_array("k_BKDP", k_BKDP, dtype=np.float32, ndim=4)
-    check_array("v_BKPD", v_BKPD, dtype=np.float32, ndim=4)
+    check_kv("k_BKDP", k_BKDP, ndim=4)
+    check_kv("v_BKPD", v_BKPD, ndim=4)
     num_blocks, num_kv_heads = k_BKDP.shape[:2]
     if (k_BKDP.shape, v_BKPD.shape) != cache_shapes(num_blocks, num_kv_heads=num_kv_heads, head_dim=head_dim):
         raise ValueError(f"cache shapes {k_BKDP.shape} and {v_BKPD.shape} do not fit head size {head_dim}")
@@ -55,10 +72,12 @@ def check_rows(q_TND: F32, out_TND: F32, query_start_R: I32, context_len_R: I32,
         raise ValueError(f"q, out, query_start, block_tables {shapes} do not fit {num_rows} rows")
 
 
-def check_cohort(q_TND: F32, out_TND: F32, k_MKDY: F32, v_MKYD: F32) -> None:
+def check_cohort(q_TND: F32, out_TND: F32, k_MKDY: KvArray, v_MKYD: KvArray) -> None:
     """Raises ValueError unless both arrays are one layer of a dense cohort (M members, Y columns) that serves these queries."""
-    for name, array, ndim in (("q_TND", q_TND, 3), ("out_TND", out_TND, 3), ("k_MKDY", k_MKDY, 4), ("v_MKYD", v_MKYD, 4)):
-        check_array(name, array, dtype=np.float32, ndim=ndim)
+    check_array("q_TND", q_TND, dtype=np.float32, ndim=3)
+    check_array("out_TND", out_TND, dtype=np.float32, ndim=3)
+    check_kv("k_MKDY", k_MKDY, ndim=4)
+    check_kv("v_MKYD", v_MKYD, ndim=4)
     num_members, num_kv_heads, head_dim, num_columns = k_MKDY.shape
     if v_MKYD.shape != (num_members, num_kv_heads, num_columns, head_dim) or q_TND.shape[2] != head_dim:
         raise ValueError(f"cohort shapes {k_MKDY.shape} and {v_MKYD.shape} do not fit head size {q_TND.shape[2]}")

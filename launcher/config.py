@@ -30,6 +30,7 @@ class ServeSettings(ServiceSettings):
     max_num_seqs: int | None = Field(default=None, ge=1, description="Most sequences resident on one executor.")
     max_num_batched_tokens: int | None = Field(default=None, ge=1, description="Most tokens fed to one executor in one step.")
     kv_memory: str | None = Field(default=None, description="Memory of each executor's KV cache, bytes (or 512MiB, 2GiB).")
+    kv_cache_dtype: str | None = Field(default=None, description="What keys and values are stored as: auto, float32 or float16.")
     enable_prefix_caching: bool | None = Field(default=None, description="Reuse the KV blocks of prompts that begin alike.")
     record: Path | None = Field(default=None, description="Folder for recordings, which drumline replay and trace read.")
     throughput_log: bool | None = Field(default=None, description="Log tokens per second, hit rate, running and waiting rows.")

@@ -14,7 +14,7 @@ from executor_svc.backends.cpu_layouts import cpu_pipeline, dense_caches, warm_u
 from executor_svc.backends.warm_up import plain_batch
 from executor_svc.config import ExecutorSettings
 from executor_svc.layouts.refusal import CacheRefused
-from executor_svc.model.cache import KvCache, block_bytes
+from executor_svc.model.cache import KvCache, KvType, block_bytes
 from executor_svc.model.errors import ModelError
 from executor_svc.model.forward import Decoder
 from executor_svc.model.load import OpenModel, open_model
@@ -34,8 +34,7 @@ KERNELS = (
     "cpu.dense_attention",
     "cpu.rope_kv_write",
     "cpu.rms_norm",
-    "cpu.silu_mul",
-    "cpu.gelu_mul",
+    "cpu.gated_mul",
     "cpu.sample",
 )
 INT8_KERNELS = (*KERNELS, "cpu.group_linear")
@@ -55,8 +54,9 @@ class CpuBackend:
             precision = choose_precision(settings.precision, config=opened.config, source=opened.source)
             weights = load_weights(opened.source, config=opened.config, num_ids=self._model.vocab_size, precision=precision)
             self._decoder = Decoder(opened.config, weights=weights, max_model_len=self._max_model_len)
-        num_blocks = _num_blocks(settings, opened)
-        self._cache: KvCache | None = (cache := KvCache(opened.config, num_blocks=num_blocks))
+        kv_type = _kv_type(settings, precision=precision.name)
+        num_blocks = _num_blocks(settings, opened, kv_type=kv_type)
+        self._cache: KvCache | None = (cache := KvCache(opened.config, num_blocks=num_blocks, kv_type=kv_type))
         self._dense = dense_caches(opened.config, blocks=cache)
         switches = RaggedSwitches(settings.mtp_per_seq_kv, settings.v4_xs_per_seq)
         self._pipeline = cpu_pipeline(opened.config, refused=settings.ragged == "refuse", switches=switches)
@@ -75,7 +75,8 @@ class CpuBackend:
             layouts=(PAGED, ALIGNED, STRIPPED),
         )
         self._warm_up(cache)
-        log.info("%s: %s, %d KV blocks of %d tokens", self._model.model_name, self._info.device, num_blocks, BLOCK_SIZE)
+        device, name = self._info.device, self._model.model_name
+        log.info("%s: %s, %d KV blocks of %d tokens in %s", name, device, num_blocks, BLOCK_SIZE, np.dtype(kv_type))
 
     @property
     def model(self) -> ModelInfo:
@@ -160,12 +161,20 @@ def _max_model_len(settings: ExecutorSettings, opened: OpenModel) -> int:
     return settings.max_model_len or most
 
 
-def _num_blocks(settings: ExecutorSettings, opened: OpenModel) -> int:
+def _kv_type(settings: ExecutorSettings, *, precision: str) -> KvType:
+    """float16 keeps 11 bits of a number, int8 layers 8 of their inputs; what is float32 is to be compared with float32."""
+    if settings.kv_cache_dtype == "auto":
+        return np.float16 if precision == "int8" else np.float32
+    return np.float16 if settings.kv_cache_dtype == "float16" else np.float32
+
+
+def _num_blocks(settings: ExecutorSettings, opened: OpenModel, *, kv_type: KvType) -> int:
     if settings.block_size != BLOCK_SIZE:
         raise ModelError(f"block_size is {settings.block_size}, the kernels of this backend have {BLOCK_SIZE}")
-    count = settings.num_blocks or settings.kv_memory // block_bytes(opened.config)
+    block = block_bytes(opened.config, kv_type=kv_type)
+    count = settings.num_blocks or settings.kv_memory // block
     if not count:
-        raise ModelError(f"kv_memory of {settings.kv_memory} bytes holds no block; one takes {block_bytes(opened.config)}")
+        raise ModelError(f"kv_memory of {settings.kv_memory} bytes holds no block; one takes {block}")
     return count
 
 

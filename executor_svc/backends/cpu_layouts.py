@@ -4,12 +4,14 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
+import numpy as np
+
 from executor_svc.layouts.cohort import KvShape
 from executor_svc.layouts.dense import DenseCaches
 from executor_svc.layouts.normal import NormalSlot
 from executor_svc.layouts.rolling import RollingSlot
 from executor_svc.layouts.slot_kinds import KvSlot
-from executor_svc.model.cache import KvCache
+from executor_svc.model.cache import KvCache, KvType
 from executor_svc.model.config import ModelConfig
 from executor_svc.model.forward import Decoder
 from executor_svc.plan import ALIGNED, CACHE_RESET, Batch
@@ -21,16 +23,22 @@ log = logging.getLogger(__name__)
 def dense_caches(config: ModelConfig, *, blocks: KvCache) -> DenseCaches:
     """Own caches and cohorts beside the blocks. A cohort may be as large as all blocks together, and no larger."""
     max_bytes = sum(array.nbytes for array in (*blocks.keys, *blocks.values))
-    shape = KvShape(num_layers=config.num_layers, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, max_bytes=max_bytes)
+    shape = KvShape(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        max_bytes=max_bytes,
+        kv_type=blocks.kv_type,
+    )
     log.info(
         "attention: cpu.paged_attention over blocks, cpu.dense_attention over cohorts, head size %d, on the processor; "
         "not diverted: all families and masks go through these two",
         config.head_dim,
     )
-    return DenseCaches(shape, make_slots=slot_maker(config), blocks=blocks)
+    return DenseCaches(shape, make_slots=slot_maker(config, kv_type=blocks.kv_type), blocks=blocks)
 
 
-def slot_maker(config: ModelConfig) -> Callable[[], list[KvSlot]]:
+def slot_maker(config: ModelConfig, *, kv_type: KvType = np.float32) -> Callable[[], list[KvSlot]]:
     """Makes the cache of a sequence that holds nothing yet: normal slots, rolling ones where a family says so of its windows.
 
     Elsewhere a layer with a window keeps its old tokens and does not look at them, which lets its rows differ in length.
@@ -39,7 +47,7 @@ def slot_maker(config: ModelConfig) -> Callable[[], list[KvSlot]]:
     def slot(window: int) -> KvSlot:
         if not config.rolling or not window:
             return NormalSlot()
-        return RollingSlot(num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, window=window)
+        return RollingSlot(num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, window=window, kv_type=kv_type)
 
     return lambda: [slot(window) for window in config.windows]
 

@@ -12,9 +12,10 @@ from executor_svc.layouts.rolling import RollingSlot
 from executor_svc.layouts.slot_kinds import F32
 from executor_svc.model.cache import Rotation
 from executor_svc.plan import Batch
-from kernels.cpu.dense_attention import dense_attention
+from kernels.cpu.attention_rows import RaggedRows, attend_rows, tokens_per_tile
+from kernels.cpu.dense_attention import dense_attention, dense_rows
 from kernels.cpu.rope_kv_write import rope_kv_write
-from kernels.layout import BLOCK_SIZE, cache_shapes
+from kernels.layout import BLOCK_SIZE, KvArray, cache_shapes
 
 
 class DenseAccess:
@@ -29,12 +30,13 @@ class DenseAccess:
         self._lead = np.ascontiguousarray(cohort.lead[rows])
         self._columns = slice(cohort.width, cohort.width + fed)
         self._order: I32 = np.arange(len(batch.token_ids), dtype=np.int32)
-        self._scratch: tuple[F32, F32] | None = None
+        self._scratch: tuple[KvArray, KvArray] | None = None
+        self._shared: tuple[tuple[int, ...], RaggedRows] | None = None
 
     def write(self, layer: int, qkv: F32, *, rotation: Rotation, q_out: F32) -> None:
         """See `KvAccess`."""
         cached = self._cohort.layers[layer]
-        blocks = self._scratch_of(qkv, q_out)
+        blocks = self._scratch_of(q_out, cached)
         rope_kv_write(
             qkv,
             cos_LE=rotation.cos,
@@ -62,18 +64,17 @@ class DenseAccess:
         if isinstance(cached, RowsLayer):
             self._attend_rows(self._rolling(layer, cached), q, scale=scale, window=window, out=out)
             return
-        dense_attention(
-            q,
-            k_MKDY=cached.keys,
-            v_MKYD=cached.values,
-            query_start_R=self._batch.query_start,
-            context_len_R=self._batch.context_len,
-            member_R=self._rows,
-            lead_R=self._lead,
-            scale=scale,
-            window=window,
-            out_TND=out,
-        )
+        keys, values = cached.keys, cached.values
+        rows = self._shared_rows(keys.shape, q.shape[1])
+        attend_rows(q, k=keys, v=values, num_kv_heads=keys.shape[1], rows=rows, scale=scale, window=window, out_TND=out)
+
+    def _shared_rows(self, shape: tuple[int, ...], num_heads: int) -> RaggedRows:
+        """The batch's rows in a normal layer; all of them have one shape."""
+        if self._shared is None or self._shared[0] != shape:
+            lengths = (self._batch.query_start, self._batch.context_len)
+            tile = tokens_per_tile(num_heads, shape[1])
+            self._shared = shape, dense_rows(*lengths, self._rows, self._lead, cohort_shape=shape, tile_tokens=tile)
+        return self._shared[1]
 
     def _attend_rows(self, slots: list[RollingSlot], q: F32, *, scale: float, window: int, out: F32) -> None:
         """Row by row: each slot has arrays of its own, whose column 0 is the first position that it has not dropped."""
@@ -101,7 +102,7 @@ class DenseAccess:
             raise CacheRefused(f"layer {index} has slots of kind {slots[0].kind}; this decoder takes normal and rolling ones")
         return rolling
 
-    def _by_row(self, blocks: tuple[F32, F32]) -> tuple[F32, F32]:
+    def _by_row(self, blocks: tuple[KvArray, KvArray]) -> tuple[KvArray, KvArray]:
         """Views of what the blocks hold: keys [R, K, D, t], values [R, K, t, D]."""
         num_tokens, num_rows = len(self._order), len(self._rows)
         heads, dim = blocks[0].shape[1:3]
@@ -109,11 +110,10 @@ class DenseAccess:
         values = blocks[1].transpose(0, 2, 1, 3).reshape(-1, heads, dim)[:num_tokens].reshape(num_rows, -1, heads, dim)
         return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
 
-    def _scratch_of(self, qkv: F32, q: F32) -> tuple[F32, F32]:
+    def _scratch_of(self, q: F32, cached: NormalLayer | RowsLayer) -> tuple[KvArray, KvArray]:
         """Blocks for the fed tokens of one layer, in order, from which they go to their columns."""
         if self._scratch is None:
-            num_heads, dim = q.shape[1:]
-            num_kv_heads = (qkv.shape[1] // dim - num_heads) // 2
-            shapes = cache_shapes(-(-len(self._order) // BLOCK_SIZE), num_kv_heads=num_kv_heads, head_dim=dim)
-            self._scratch = (np.zeros(shapes[0], np.float32), np.zeros(shapes[1], np.float32))
+            like = cached.keys[0] if isinstance(cached, NormalLayer) else self._rolling(0, cached)[0].keys
+            shapes = cache_shapes(-(-len(self._order) // BLOCK_SIZE), num_kv_heads=len(like), head_dim=q.shape[2])
+            self._scratch = (np.zeros(shapes[0], like.dtype), np.zeros(shapes[1], like.dtype))
         return self._scratch

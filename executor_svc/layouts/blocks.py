@@ -11,10 +11,10 @@ from executor_svc.layouts.cohort import Cohort, NormalLayer, RowsLayer
 from executor_svc.layouts.normal import NormalSlot
 from executor_svc.layouts.refusal import CacheRefused
 from executor_svc.layouts.rolling import RollingSlot
-from executor_svc.layouts.slot_kinds import F32, KvSlot
+from executor_svc.layouts.slot_kinds import KvSlot
 from executor_svc.model.cache import KvCache
 from executor_svc.plan import Batch
-from kernels.layout import BLOCK_SIZE
+from kernels.layout import BLOCK_SIZE, KvArray
 
 
 def keep_blocks(blocks: KvCache, *, cohort: Cohort, rows: I32, own: I32, batch: Batch) -> None:
@@ -36,7 +36,7 @@ def keep_blocks(blocks: KvCache, *, cohort: Cohort, rows: I32, own: I32, batch: 
                 blocks.values[layer][named] = values.reshape(heads, -1, BLOCK_SIZE, dim).transpose(1, 0, 2, 3)
 
 
-def _held(layer: NormalLayer | RowsLayer, member: int, *, lead: int) -> tuple[F32, F32, int] | None:
+def _held(layer: NormalLayer | RowsLayer, member: int, *, lead: int) -> tuple[KvArray, KvArray, int] | None:
     """(keys [K, D, Y], values [K, Y, D], column of the row's position 0) of what blocks can hold. A rolling slot has dropped
     whole tiles in front of its window, never of a block that this step filled.
     """

@@ -13,7 +13,9 @@ import numpy as np
 from executor_svc.layouts.align import I32, Rows, check_front_align, ensure_uniform_batch_cache_lens, front_align, front_pad_single
 from executor_svc.layouts.normal import NormalSlot
 from executor_svc.layouts.refusal import CacheRefused
-from executor_svc.layouts.slot_kinds import F32, KvSlot
+from executor_svc.layouts.slot_kinds import KvSlot
+from executor_svc.model.cache import KvType
+from kernels.layout import KvArray
 
 TILE: Final = 16
 """Columns behind the last one that attention may load, though not look at."""
@@ -23,31 +25,33 @@ GROWTH: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvShape:
-    """Of one sequence's cache in one layer, and the most bytes that one cohort may take over all layers."""
+    """Of one sequence's cache in one layer, what it is stored as, and the most bytes that one cohort may take over all layers."""
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
     max_bytes: int
+    kv_type: KvType = np.float32
 
     def cohort_bytes(self, num_members: int, columns: int) -> int:
         """Bytes of a cohort of normal slots."""
-        return 2 * 4 * self.num_layers * self.num_kv_heads * self.head_dim * num_members * columns
+        token = 2 * np.dtype(self.kv_type).itemsize * self.num_layers * self.num_kv_heads * self.head_dim
+        return token * num_members * columns
 
 
 @dataclass(slots=True)
 class NormalLayer:
-    """One layer of normal slots side by side: keys f32 [M, K, D, Y], values f32 [M, K, Y, D]."""
+    """One layer of normal slots side by side: keys [M, K, D, Y], values [M, K, Y, D], f32 or f16."""
 
-    keys: F32
-    values: F32
+    keys: KvArray
+    values: KvArray
 
     @classmethod
     def zeros(cls, shape: KvShape, *, num_members: int, columns: int) -> "NormalLayer":
         """Nothing written yet: dead columns are those that nobody writes."""
         heads, dim = shape.num_kv_heads, shape.head_dim
         return cls(
-            np.zeros((num_members, heads, dim, columns), np.float32), np.zeros((num_members, heads, columns, dim), np.float32)
+            np.zeros((num_members, heads, dim, columns), shape.kv_type), np.zeros((num_members, heads, columns, dim), shape.kv_type)
         )
 
     def slot(self, member: int, *, length: int) -> NormalSlot:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from executor_svc.layouts.refusal import CacheRefused
-from executor_svc.layouts.slot_kinds import F32, SlotKind
+from executor_svc.layouts.slot_kinds import SlotKind
+from kernels.layout import KvArray
 
 
 @dataclass(slots=True)
@@ -12,12 +13,12 @@ class NormalSlot:
     """See `KvSlot`. May be a view of one row of a cohort.
 
     Attributes:
-        keys: f32 [K, D, Y], or None while nothing was ever written. values: f32 [K, Y, D].
+        keys: [K, D, Y], f32 or f16, or None while nothing was ever written. values: [K, Y, D].
         length: columns in use, from column 0.
     """
 
-    keys: F32 | None = None
-    values: F32 | None = None
+    keys: KvArray | None = None
+    values: KvArray | None = None
     length: int = 0
 
     kind: ClassVar[SlotKind] = SlotKind.NORMAL
@@ -28,13 +29,13 @@ class NormalSlot:
         """Columns there are; 0 while not materialised."""
         return 0 if self.values is None else int(self.values.shape[1])
 
-    def arrays(self) -> tuple[F32, F32]:
+    def arrays(self) -> tuple[KvArray, KvArray]:
         """(keys, values). Raises CacheRefused when there are none."""
         if self.keys is None or self.values is None:
             raise CacheRefused(f"a {self.kind} slot is not materialised: nothing was ever written into it")
         return self.keys, self.values
 
-    def append(self, keys: F32, values: F32) -> None:
+    def append(self, keys: KvArray, values: KvArray) -> None:
         """Writes t columns, [K, D, t] and [K, t, D], behind the last one. Raises CacheRefused beyond the capacity."""
         stop = self.length + values.shape[1]
         if stop > self.capacity:

@@ -5,7 +5,9 @@ from typing import Final
 import numpy as np
 
 from executor_svc.layouts.refusal import CacheRefused
-from executor_svc.layouts.slot_kinds import F32, SlotKind
+from executor_svc.layouts.slot_kinds import SlotKind
+from executor_svc.model.cache import KvType
+from kernels.layout import KvArray
 
 TILE: Final = 16
 """Tokens are dropped in whole tiles, so that attention's tiles stay at absolute positions and no bit depends on when it rolled."""
@@ -15,7 +17,7 @@ class RollingSlot:
     """See `KvSlot`. Column j holds the token at position `dropped + j`.
 
     Attributes:
-        keys: f32 [K, D, Y]. values: f32 [K, Y, D]. Y = window and slack, more while a longer chunk lies here.
+        keys: [K, D, Y]. values: [K, Y, D], f32 or f16. Y = window and slack, more while a longer chunk lies here.
         window: W, tokens that must stay visible.
         write_pos: column of the next token.
         dropped: tokens that the window has left behind, a multiple of 16.
@@ -24,13 +26,15 @@ class RollingSlot:
     kind: Final = SlotKind.ROLLING
     supports_per_sequence_len: Final = False
 
-    def __init__(self, *, num_kv_heads: int, head_dim: int, window: int, slack: int = 4 * TILE) -> None:
+    def __init__(
+        self, *, num_kv_heads: int, head_dim: int, window: int, slack: int = 4 * TILE, kv_type: KvType = np.float32
+    ) -> None:
         """Raises ValueError when the slack is too small to roll by whole tiles."""
         if window < 1 or slack < 2 * TILE:
             raise ValueError(f"a rolling slot needs a window and {2 * TILE} columns of slack, got {window} and {slack}")
         self._usual = _whole_tiles(window + slack)
-        self.keys: F32 = np.zeros((num_kv_heads, head_dim, self._usual), np.float32)
-        self.values: F32 = np.zeros((num_kv_heads, self._usual, head_dim), np.float32)
+        self.keys: KvArray = np.zeros((num_kv_heads, head_dim, self._usual), kv_type)
+        self.values: KvArray = np.zeros((num_kv_heads, self._usual, head_dim), kv_type)
         self.window = window
         self.write_pos = 0
         self.dropped = 0
@@ -40,7 +44,7 @@ class RollingSlot:
         """See `KvSlot`: tokens seen."""
         return self.dropped + self.write_pos
 
-    def append(self, keys: F32, values: F32) -> None:
+    def append(self, keys: KvArray, values: KvArray) -> None:
         """Writes t tokens, [K, D, t] and [K, t, D]; rolls first when they do not fit."""
         count = values.shape[1]
         if self.write_pos + count > self.values.shape[1]:
@@ -66,7 +70,7 @@ class RollingSlot:
         """Leading tokens of `length`, whole tiles, that the next one and all after it do not see: it sees itself and W - 1."""
         return max(0, length - (self.window - 1)) // TILE * TILE
 
-    def restore(self, keys: F32, values: F32, *, dropped: int) -> None:
+    def restore(self, keys: KvArray, values: KvArray, *, dropped: int) -> None:
         """An empty slot becomes one of `dropped` + t tokens that holds the last t, [K, D, t] and [K, t, D]."""
         self.append(keys, values)
         self.dropped = dropped
@@ -77,8 +81,8 @@ class RollingSlot:
         kept = self.write_pos - drop
         columns = max(self._usual, _whole_tiles(kept + count))
         keys, values = self.keys[:, :, drop : self.write_pos], self.values[:, drop : self.write_pos]
-        self.keys = np.zeros((*self.keys.shape[:2], columns), np.float32)
-        self.values = np.zeros((len(self.values), columns, self.values.shape[2]), np.float32)
+        self.keys = np.zeros((*keys.shape[:2], columns), keys.dtype)
+        self.values = np.zeros((len(values), columns, values.shape[2]), values.dtype)
         self.keys[:, :, :kept], self.values[:, :kept] = keys, values
         self.write_pos, self.dropped = kept, self.dropped + drop
 

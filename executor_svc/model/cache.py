@@ -5,16 +5,17 @@ lies in blocks or in a dense cohort (`executor_svc.layouts`).
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from executor_svc.model.config import ModelConfig
 from executor_svc.plan import Batch
-from kernels.cpu.paged_attention import paged_attention
+from kernels.cpu.attention_rows import attend_rows, tokens_per_tile
+from kernels.cpu.paged_attention import paged_rows
 from kernels.cpu.rope_kv_write import rope_kv_write
-from kernels.layout import BLOCK_SIZE, cache_shapes
+from kernels.layout import BLOCK_SIZE, KvArray, cache_shapes
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
@@ -54,22 +55,30 @@ class KvLayout(Protocol):
         ...
 
 
-def block_bytes(config: ModelConfig) -> int:
+KvType = type[np.floating[Any]]
+"""What keys and values are stored as."""
+
+
+def block_bytes(config: ModelConfig, *, kv_type: KvType) -> int:
     """Bytes that one block takes over all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * BLOCK_SIZE * 4
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * BLOCK_SIZE * np.dtype(kv_type).itemsize
 
 
 class KvCache:
-    """Keys and values, f32, zeroed: memory of blocks that were never used is not claimed from the system yet.
+    """Keys and values, zeroed: memory of blocks that were never used is not claimed from the system yet.
 
     Attributes:
-        keys, values: for each layer an array of `kernels.layout.cache_shapes`.
+        keys, values: for each layer an array of `kernels.layout.cache_shapes`, f32 or f16.
+        kv_type: that of all these arrays.
+        tile_tokens: query tokens that share a loaded tile of keys.
     """
 
-    def __init__(self, config: ModelConfig, *, num_blocks: int) -> None:
+    def __init__(self, config: ModelConfig, *, num_blocks: int, kv_type: KvType = np.float32) -> None:
         key_shape, value_shape = cache_shapes(num_blocks, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim)
-        self.keys: list[F32] = [np.zeros(key_shape, np.float32) for _ in range(config.num_layers)]
-        self.values: list[F32] = [np.zeros(value_shape, np.float32) for _ in range(config.num_layers)]
+        self.keys: list[KvArray] = [np.zeros(key_shape, kv_type) for _ in range(config.num_layers)]
+        self.values: list[KvArray] = [np.zeros(value_shape, kv_type) for _ in range(config.num_layers)]
+        self.kv_type = kv_type
+        self.tile_tokens = tokens_per_tile(config.num_heads, config.num_kv_heads)
 
     def begin(self, batch: Batch) -> "PagedAccess":
         """See `KvLayout`; nothing is moved."""
@@ -97,6 +106,13 @@ class PagedAccess:
         self._cache = cache
         self._batch = batch
         self._slots = cache.slots_of(batch)
+        self._rows = paged_rows(
+            batch.query_start,
+            batch.context_len,
+            batch.block_tables,
+            cache_shape=cache.keys[0].shape,
+            tile_tokens=cache.tile_tokens,
+        )
 
     def write(self, layer: int, qkv: F32, *, rotation: Rotation, q_out: F32) -> None:
         """See `KvAccess`."""
@@ -116,14 +132,5 @@ class PagedAccess:
 
     def attend(self, layer: int, q: F32, *, scale: float, window: int, out: F32) -> None:
         """See `KvAccess`."""
-        paged_attention(
-            q,
-            k_BKDP=self._cache.keys[layer],
-            v_BKPD=self._cache.values[layer],
-            query_start_R=self._batch.query_start,
-            context_len_R=self._batch.context_len,
-            block_tables_RW=self._batch.block_tables,
-            scale=scale,
-            window=window,
-            out_TND=out,
-        )
+        keys, values = self._cache.keys[layer], self._cache.values[layer]
+        attend_rows(q, k=keys, v=values, num_kv_heads=keys.shape[1], rows=self._rows, scale=scale, window=window, out_TND=out)

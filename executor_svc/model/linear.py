@@ -82,13 +82,13 @@ class GroupLinear:
     integer sums cannot depend on the batch."""
 
     def __init__(self, weights: GroupWeights, bias: torch.Tensor | None) -> None:
-        self._weights = pack(weights)
-        self._bias = bias
+        self.weights = pack(weights)
+        self.bias = bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.empty(x.shape[0], self._weights.num_out)
-        group_linear(x.numpy(), weights=self._weights, out_MN=y.numpy())
-        return y if self._bias is None else y.add_(self._bias)
+        y = torch.empty(x.shape[0], self.weights.num_out)
+        group_linear(x.numpy(), weights=self.weights, out_MN=y.numpy())
+        return y if self.bias is None else y.add_(self.bias)
 
 
 class Bf16Linear:

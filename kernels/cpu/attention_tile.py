@@ -1,4 +1,9 @@
-"""The inside of `paged_attention`: neighbouring queries of one row and one kv head, walked over the row's blocks."""
+"""The inside of attention: neighbouring queries of one row and one kv head, walked over the row's tiles of 16 keys.
+
+A query's arithmetic is fixed by its own position and the cache's content alone: tiles in order of absolute position; scores with
+one lane a token, the head dimension summed in parts of 32; one online softmax step a tile; values added token by token. How many
+queries share a loaded tile, where it lies and which thread takes it, changes no bit.
+"""
 
 from collections.abc import Callable
 
@@ -7,15 +12,17 @@ import numpy as np
 from kernels.cpu import tiles
 from kernels.cpu.exponential import exp2
 from kernels.cpu.jit import inlined
-from kernels.cpu.lanes import broadcast, first_lane, fused, keep, load, max_lanes, prefetch, store, sub, sum_lanes
-from kernels.layout import BLOCK_SIZE, F32, I32
+from kernels.cpu.lanes import broadcast, first_lane, fused, keep, load, max_lanes, number, prefetch, store, sub, sum_lanes
+from kernels.layout import BLOCK_SIZE, F32, I64, Numbers
 
 MINUS_INFINITY = np.float32(-np.inf)
 NAN = np.float32(np.nan)
 ZERO = np.float32(0)
 ONE = np.float32(1)
-PREFETCH_BLOCKS = 2
-"""How far ahead of the block in work one is fetched: the latency of memory is longer than the work on one block."""
+SUMMED_AT_ONCE = 32
+"""Dimensions of a head whose products are summed one by one; the parts are added then: a wide head rounds like a small one."""
+PREFETCH_TILES = 2
+"""How far ahead of the tile in work one is fetched: the latency of memory is longer than the work on one tile."""
 
 Scratch = tuple[F32, F32, F32, F32, F32, F32]
 """For M queries: scaled queries [M, D], output so far [M, D], scores then weights [M, 16], weight seen so far [M, 16] (one a lane),
@@ -38,25 +45,31 @@ def scratch(num_queries: int, head_dim: int) -> Scratch:
 
 
 def _shared_loads(count: int) -> tuple[Callable[..., None], Callable[..., None]]:
-    """The two inner loops for `count` neighbouring queries; `following` is the block to fetch meanwhile."""
+    """The two inner loops for `count` neighbouring queries; `at` is where the tile begins, `following` the one to fetch meanwhile.
 
-    def scores(q: F32, first: int, k: F32, block: int, following: int, head_dim: int, s: F32) -> None:
+    Keys of one dimension lie `stride` behind those of the dimension before; values of a token lie together.
+    """
+
+    def scores(q: F32, first: int, k: Numbers, at: int, following: int, stride: int, head_dim: int, s: F32) -> None:
         total = tiles.zeros(count)
-        for d in range(head_dim):
-            prefetch(k, following + BLOCK_SIZE * d)
-            total = tiles.accumulate(total, q, first * head_dim + d, head_dim, load(k, block + BLOCK_SIZE * d))
+        for start in range(0, head_dim, SUMMED_AT_ONCE):
+            part = tiles.zeros(count)
+            for d in range(start, min(start + SUMMED_AT_ONCE, head_dim)):
+                prefetch(k, following + stride * d)
+                part = tiles.accumulate(part, q, first * head_dim + d, head_dim, load(k, at + stride * d))
+            total = tiles.add(total, part)
         tiles.store(total, s, first * BLOCK_SIZE, BLOCK_SIZE)
 
     def values(
-        p: F32, first: int, low: int, high: int, shrink: F32, v: F32, block: int, following: int, head_dim: int, acc: F32
+        p: F32, first: int, low: int, high: int, shrink: Numbers, v: Numbers, at: int, following: int, head_dim: int, acc: F32
     ) -> None:
         whole = head_dim // BLOCK_SIZE * BLOCK_SIZE
-        for at in range(0, whole, BLOCK_SIZE):
-            total = tiles.scale(tiles.load(count, acc, first * head_dim + at, head_dim), shrink, first, 1)
+        for d in range(0, whole, BLOCK_SIZE):
+            total = tiles.scale(tiles.load(count, acc, first * head_dim + d, head_dim), shrink, first, 1)
             for t in range(low, high):
-                prefetch(v, following + t * head_dim + at)
-                total = tiles.accumulate(total, p, first * BLOCK_SIZE + t, BLOCK_SIZE, load(v, block + t * head_dim + at))
-            tiles.store(total, acc, first * head_dim + at, head_dim)
+                prefetch(v, following + t * head_dim + d)
+                total = tiles.accumulate(total, p, first * BLOCK_SIZE + t, BLOCK_SIZE, load(v, at + t * head_dim + d))
+            tiles.store(total, acc, first * head_dim + d, head_dim)
 
     return inlined(scores), inlined(values)
 
@@ -67,7 +80,7 @@ _scores_4, _values_4 = _shared_loads(4)
 
 
 @inlined
-def _softmax_step(s: F32, i: int, low: int, high: int, seen: F32, top: F32, shrink: F32) -> None:
+def _softmax_step(s: F32, i: int, low: int, high: int, seen: F32, top: F32, shrink: Numbers) -> None:
     """Turns query i's scores into weights relative to its new maximum; lanes outside low..high-1 weigh exactly 0."""
     x = keep(load(s, i * BLOCK_SIZE), low, high, MINUS_INFINITY)
     new_top = max(top[i], max_lanes(x))
@@ -79,44 +92,54 @@ def _softmax_step(s: F32, i: int, low: int, high: int, seen: F32, top: F32, shri
 
 
 @inlined
-def _values_tail(p: F32, i: int, low: int, high: int, shrink: F32, v: F32, block: int, head_dim: int, acc: F32) -> None:
+def _values_tail(p: F32, i: int, low: int, high: int, shrink: Numbers, v: Numbers, at: int, head_dim: int, acc: F32) -> None:
     """Query i's elements behind the last whole sixteen of a head."""
-    flat = v.reshape(-1)
-    for at in range(head_dim // BLOCK_SIZE * BLOCK_SIZE, head_dim):
-        total = acc[i * head_dim + at] * shrink[i]
+    for d in range(head_dim // BLOCK_SIZE * BLOCK_SIZE, head_dim):
+        total = acc[i * head_dim + d] * shrink[i]
         for t in range(low, high):
-            total += p[i * BLOCK_SIZE + t] * flat[block + t * head_dim + at]
-        acc[i * head_dim + at] = total
+            total += p[i * BLOCK_SIZE + t] * number(v, at + t * head_dim + d)
+        acc[i * head_dim + d] = total
 
 
 @inlined
-def _block_step(
-    first: int, last: int, low: int, high: int, k: F32, v: F32, block: int, following: int, head_dim: int, memory: Scratch
+def _tile_step(
+    first: int,
+    last: int,
+    low: int,
+    high: int,
+    k: Numbers,
+    v: Numbers,
+    at: I64,
+    following: I64,
+    stride: int,
+    head_dim: int,
+    memory: Scratch,
 ) -> None:
-    """Queries first..last-1 look at tokens low..high-1 of one block. Only the first of them prefetch the next one."""
+    """Queries first..last-1 look at tokens low..high-1 of the tile at `at` (k's place, v's). Only the first fetch `following`."""
     q, acc, s, seen, top, shrink = memory
+    k_at, v_at, k_next, v_next = at[0], at[1], following[0], following[1]
     while first < last:
         count = last - first
         if count >= 4:
             count = 4
-            _scores_4(q, first, k, block, following, head_dim, s)
+            _scores_4(q, first, k, k_at, k_next, stride, head_dim, s)
         elif count == 3:
-            _scores_3(q, first, k, block, following, head_dim, s)
+            _scores_3(q, first, k, k_at, k_next, stride, head_dim, s)
         else:
             count = 1
-            _scores_1(q, first, k, block, following, head_dim, s)
+            _scores_1(q, first, k, k_at, k_next, stride, head_dim, s)
         for i in range(first, first + count):
             _softmax_step(s, i, low, high, seen, top, shrink)
         if count == 4:
-            _values_4(s, first, low, high, shrink, v, block, following, head_dim, acc)
+            _values_4(s, first, low, high, shrink, v, v_at, v_next, head_dim, acc)
         elif count == 3:
-            _values_3(s, first, low, high, shrink, v, block, following, head_dim, acc)
+            _values_3(s, first, low, high, shrink, v, v_at, v_next, head_dim, acc)
         else:
-            _values_1(s, first, low, high, shrink, v, block, following, head_dim, acc)
-        for i in range(first, first + count):
-            _values_tail(s, i, low, high, shrink, v, block, head_dim, acc)
+            _values_1(s, first, low, high, shrink, v, v_at, v_next, head_dim, acc)
+        for i in range(first, first + count if head_dim % BLOCK_SIZE else first):
+            _values_tail(s, i, low, high, shrink, v, v_at, head_dim, acc)
         first += count
-        following = block
+        k_next, v_next = k_at, v_at
 
 
 @inlined
@@ -149,43 +172,38 @@ def _finish(first: int, last: int, head: int, group: int, memory: Scratch, out: 
 
 
 @inlined
-def _usable(table: I32, start: int, stop: int, num_blocks: int) -> bool:
-    if stop > table.shape[0]:
-        return False
-    blocks = table[start:stop]
-    return bool(np.all((blocks >= 0) & (blocks < num_blocks)))
-
-
-@inlined
 def attend(
     q: F32,
-    k: F32,
-    v: F32,
-    table: I32,
+    k: Numbers,
+    v: Numbers,
+    places: I64,
+    stride: int,
     first: int,
     last: int,
     position: int,
     head: int,
+    group: int,
     scale: np.float32,
     window: int,
     memory: Scratch,
     out: F32,
 ) -> None:
-    """Tokens first..last-1, the first at `position`, for kv head `head`; `scale` includes log2(e): weights are powers of 2."""
+    """Tokens first..last-1, the first at `position` of its row, for kv head `head`, whose `group` query heads go together.
+
+    `places` i64 [tiles, 2]: where each of the row's tiles begins in k and in v for this head, negative = nowhere: an output that
+    needs it is NaN. `scale` includes log2(e): weights are powers of 2.
+    """
     head_dim = q.shape[2]
-    group = q.shape[1] // k.shape[1]
-    size = head_dim * BLOCK_SIZE
     final = position + (last - first) - 1
     start = max(0, position - window + 1) // BLOCK_SIZE if window > 0 else 0
     stop = final // BLOCK_SIZE + 1
-    if not _usable(table, start, stop, k.shape[0]):
+    if stop > places.shape[0] or places[start:stop].min() < 0:
         out[first:last, head * group : (head + 1) * group] = NAN
         return
     _start(q, first, last, head, group, scale, memory)
     for j in range(start, stop):
-        block = (np.int64(table[j]) * k.shape[1] + head) * size
-        following = (np.int64(table[min(j + PREFETCH_BLOCKS, stop - 1)]) * k.shape[1] + head) * size
         base = j * BLOCK_SIZE
+        following = places[min(j + PREFETCH_TILES, stop - 1)]
         # Where some token sees only a part, tokens go one by one: no weight of 0 may meet a value that its token must not see.
         whole = position - base >= BLOCK_SIZE - 1 and (window <= 0 or final - window + 1 <= base)
         step = last - first if whole else 1
@@ -195,5 +213,5 @@ def attend(
                 low = max(0, position + i - window + 1 - base) if window > 0 else 0
                 high = min(BLOCK_SIZE, position + i + 1 - base)
             if low < high:
-                _block_step(i * group, (i + step) * group, low, high, k, v, block, following, head_dim, memory)
+                _tile_step(i * group, (i + step) * group, low, high, k, v, places[j], following, stride, head_dim, memory)
     _finish(first, last, head, group, memory, out)

@@ -4,20 +4,22 @@ A result depends on its row and on the weights alone: integer sums are exact and
 has the same bits in a batch of any size, at any place in it, on any number of threads.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numba import prange
 
 from kernels.cpu.group_tile import tile_of_4_bits, tile_of_8_bits
 from kernels.cpu.jit import inlined, jit, jit_parallel, num_threads
-from kernels.cpu.lanes import next_item
 from kernels.cpu.quantise_rows import quantise_rows
+from kernels.cpu.team import done_then_take, new_team, take, wait
 from kernels.group_weights import GROUP, I8, PANEL, U8, U16, PackedGroups
 from kernels.layout import F32, I64, check_array
 
 SERIAL_PRODUCTS = 1 << 23
 """Products under which waking other threads costs more than it brings: 0.02 ms right after another kernel, 0.1 ms otherwise."""
-SERIAL_CODES = 1 << 18
-"""The same for inputs to be rounded."""
+ROWS_TO_ROUND = 4
+"""Rows of an item in which inputs are rounded."""
 ROWS_AT_ONCE = 32
 """Rows whose codes stay in the first-level cache while the panels of an item pass by."""
 ROWS_PER_ITEM = 128
@@ -32,44 +34,48 @@ Rows = tuple[I8, F32]
 """Codes i8 [M, K] and scales f32 [M, G, 2] of `quantise_rows`."""
 
 
-@inlined
-def _rows_of_4_bits(weights: Matrix, rows: Rows, panel: int, first: int, last: int, out: F32, place: int, stride: int) -> None:
-    codes, scales = weights
-    x, x_scales = rows
-    groups = x.shape[1] // GROUP
-    while first + 4 <= last:
-        tile_of_4_bits(4, codes, scales, x, x_scales, panel, first, groups, out, place, stride)
-        first += 4
-        place += 4 * stride
-    while first < last:
-        tile_of_4_bits(1, codes, scales, x, x_scales, panel, first, groups, out, place, stride)
-        first += 1
-        place += stride
+def _rows_of(tile: Callable[..., None]) -> Callable[..., None]:
+    """Rows first..last-1 times one panel, with the tile for the weights' bits; the first result goes to out.flat[place]."""
+
+    def rows_of(weights: Matrix, rows: Rows, panel: int, first: int, last: int, out: F32, place: int, stride: int) -> None:
+        codes, scales = weights
+        x, x_scales = rows
+        groups = x.shape[1] // GROUP
+        while first + 4 <= last:
+            tile(4, codes, scales, x, x_scales, panel, first, groups, out, place, stride)
+            first += 4
+            place += 4 * stride
+        while first < last:
+            tile(1, codes, scales, x, x_scales, panel, first, groups, out, place, stride)
+            first += 1
+            place += stride
+
+    return inlined(rows_of)
 
 
-@inlined
-def _rows_of_8_bits(weights: Matrix, rows: Rows, panel: int, first: int, last: int, out: F32, place: int, stride: int) -> None:
-    codes, scales = weights
-    x, x_scales = rows
-    groups = x.shape[1] // GROUP
-    while first + 4 <= last:
-        tile_of_8_bits(4, codes, scales, x, x_scales, panel, first, groups, out, place, stride)
-        first += 4
-        place += 4 * stride
-    while first < last:
-        tile_of_8_bits(1, codes, scales, x, x_scales, panel, first, groups, out, place, stride)
-        first += 1
-        place += stride
+_rows_of_4_bits = _rows_of(tile_of_4_bits)
+_rows_of_8_bits = _rows_of(tile_of_8_bits)
 
 
-@inlined
-def _item(weights: Matrix, bits: int, rows: Rows, panel: int, last_panel: int, row: int, last_row: int, out: F32) -> None:
+@jit
+def _num_items(num_rows: int, num_out: int) -> int:
+    """Items that a product of so many rows and outputs is cut into."""
+    panels = (num_out + PANEL - 1) // PANEL
+    return (num_rows + ROWS_PER_ITEM - 1) // ROWS_PER_ITEM * ((panels + PANELS_PER_ITEM - 1) // PANELS_PER_ITEM)
+
+
+@jit
+def _run_item(item: int, weights: Matrix, bits: int, rows: Rows, out: F32) -> None:
     """Some panels for some rows. A last panel that is wider than the output goes through memory of its own."""
-    num_out = out.shape[1]
+    num_rows, num_out = out.shape
+    num_panels = (num_out + PANEL - 1) // PANEL
+    items_across = (num_panels + PANELS_PER_ITEM - 1) // PANELS_PER_ITEM
+    row, panel = item // items_across * ROWS_PER_ITEM, item % items_across * PANELS_PER_ITEM
+    last_row = min(row + ROWS_PER_ITEM, num_rows)
     spare = np.empty((ROWS_AT_ONCE, PANEL), np.float32)
     for first in range(row, last_row, ROWS_AT_ONCE):
         last = min(first + ROWS_AT_ONCE, last_row)
-        for p in range(panel, last_panel):
+        for p in range(panel, min(panel + PANELS_PER_ITEM, num_panels)):
             width = num_out - p * PANEL
             to, place, stride = out, first * num_out + p * PANEL, num_out
             if width < PANEL:
@@ -83,37 +89,42 @@ def _item(weights: Matrix, bits: int, rows: Rows, panel: int, last_panel: int, r
 
 
 @jit
-def _work(counter: I64, weights: Matrix, bits: int, rows: Rows, out: F32) -> None:
-    """One thread: takes work items until none is left."""
-    num_rows = out.shape[0]
-    num_panels = (out.shape[1] + PANEL - 1) // PANEL
-    items_across = (num_panels + PANELS_PER_ITEM - 1) // PANELS_PER_ITEM
-    while True:
-        item = next_item(counter)
-        row, panel = item // items_across * ROWS_PER_ITEM, item % items_across * PANELS_PER_ITEM
-        if row >= num_rows:
-            return
-        last_panel, last_row = min(panel + PANELS_PER_ITEM, num_panels), min(row + ROWS_PER_ITEM, num_rows)
-        _item(weights, bits, rows, panel, last_panel, row, last_row, out)
+def round_rows(team: I64, phase: int, x: F32, rows: Rows) -> None:
+    """A phase of a team: `x` becomes `rows`."""
+    count = (x.shape[0] + ROWS_TO_ROUND - 1) // ROWS_TO_ROUND
+    item = take(team, phase)
+    while item < count:
+        quantise_rows(x, item * ROWS_TO_ROUND, min((item + 1) * ROWS_TO_ROUND, x.shape[0]), rows[0], rows[1])
+        item = done_then_take(team, phase)
+    wait(team, phase, count)
 
 
 @jit
-def _serial(x: F32, weights: Matrix, bits: int, rows: Rows, out: F32) -> None:
-    quantise_rows(x, 0, x.shape[0], rows[0], rows[1])
-    _work(np.zeros(1, np.int64), weights, bits, rows, out)
+def multiply(team: I64, phase: int, rows: Rows, weights: Matrix, bits: int, out: F32) -> None:
+    """A phase of a team: out = rows W^T."""
+    count = _num_items(out.shape[0], out.shape[1])
+    item = take(team, phase)
+    while item < count:
+        _run_item(item, weights, bits, rows, out)
+        item = done_then_take(team, phase)
+    wait(team, phase, count)
+
+
+@jit
+def _run(team: I64, x: F32, weights: Matrix, bits: int, rows: Rows, out: F32) -> None:
+    round_rows(team, 0, x, rows)
+    multiply(team, 1, rows, weights, bits, out)
 
 
 @jit_parallel
-def _quantise_all(x: F32, rows: Rows, num_workers: int) -> None:
-    num_rows = x.shape[0]
-    for worker in prange(num_workers):
-        quantise_rows(x, num_rows * worker // num_workers, num_rows * (worker + 1) // num_workers, rows[0], rows[1])
-
-
-@jit_parallel
-def _work_all(counter: I64, weights: Matrix, bits: int, rows: Rows, out: F32, num_workers: int) -> None:
+def _run_all(team: I64, x: F32, weights: Matrix, bits: int, rows: Rows, out: F32, num_workers: int) -> None:
     for _ in prange(num_workers):
-        _work(counter, weights, bits, rows, out)
+        _run(team, x, weights, bits, rows, out)
+
+
+def new_rows(num_rows: int, num_in: int) -> Rows:
+    """Memory for rounded rows."""
+    return np.empty((num_rows, num_in), np.int8), np.empty((num_rows, num_in // GROUP, 2), np.float32)
 
 
 def group_linear(x_MK: F32, *, weights: PackedGroups, out_MN: F32) -> None:
@@ -126,15 +137,9 @@ def group_linear(x_MK: F32, *, weights: PackedGroups, out_MN: F32) -> None:
     check_array("out_MN", out_MN, dtype=np.float32, ndim=2)
     if x_MK.shape[1] != weights.num_in or out_MN.shape != (x_MK.shape[0], weights.num_out):
         raise ValueError(f"x {x_MK.shape} and out {out_MN.shape} do not fit weights of {weights.num_out} x {weights.num_in}")
-    matrix = (weights.codes, weights.scales)
-    rows = (np.empty(x_MK.shape, np.int8), np.empty((x_MK.shape[0], weights.num_in // GROUP, 2), np.float32))
+    args = (new_team(2), x_MK, (weights.codes, weights.scales), weights.bits, new_rows(*x_MK.shape), out_MN)
     workers = num_threads()
     if workers == 1 or x_MK.shape[0] * weights.num_in * weights.num_out < SERIAL_PRODUCTS:
-        _serial(x_MK, matrix, weights.bits, rows, out_MN)
-        return
-    # Two calls: numba may fuse two loops of one function, and then a thread would read rows that another has yet to write.
-    if x_MK.size < SERIAL_CODES:
-        quantise_rows(x_MK, 0, x_MK.shape[0], *rows)
+        _run(*args)
     else:
-        _quantise_all(x_MK, rows, workers)
-    _work_all(np.zeros(1, np.int64), matrix, weights.bits, rows, out_MN, workers)
+        _run_all(*args, workers)

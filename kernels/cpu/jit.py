@@ -5,7 +5,9 @@ LLVM may vectorise only what does not change a bit. That, and work items whose a
 proof of batch invariance: the same bits alone or in a batch, on one thread or many, with any vector width.
 
 Environment, read at import: NUMBA_CACHE_DIR moves the cache; OMP_WAIT_POLICY defaults to PASSIVE (spinning OpenMP threads would
-starve torch's on a small machine; whoever imports torch first must set it before that).
+starve torch's on a small machine; whoever imports torch first must set it before that). GOMP_SPINCOUNT defaults to a quarter of a
+millisecond, the gap between two layers: a thread that sleeps there was measured to wake up on its caller's processor, where the two
+then take turns.
 """
 
 import hashlib
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import numba
 import numba.extending

@@ -1,7 +1,8 @@
 """Sixteen float32 lanes as one value, for kernels written in Python: a token's lanes of a block, or sixteen elements of a head.
 
-A `Lanes` value lives in registers only. Loads and stores take a C-contiguous float32 array and a flat element offset; nothing is
-checked. Every operation is an IEEE operation per lane; `sum_lanes` adds in one fixed order. NaN stays NaN.
+A `Lanes` value lives in registers only. Loads and stores take a C-contiguous array and a flat element offset; nothing is checked.
+An array is float32, or, where it says "numbers", uint16 that holds the bits of float16: numba has no such array. Every operation is
+an IEEE operation per lane; `sum_lanes` adds in one fixed order. NaN stays NaN.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,9 @@ WIDTH = 16
 F32 = ir.FloatType()
 I8 = ir.IntType(8)
 I32 = ir.IntType(32)
+F16 = ir.HalfType()
 VECTOR = ir.VectorType(F32, WIDTH)
+HALVES = ir.VectorType(F16, WIDTH)
 BITS = ir.VectorType(I32, WIDTH)
 
 
@@ -40,6 +43,11 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
 LANES = LanesType()
 Lanes = Any
 """Annotation of a value of that type; Python never sees one."""
+
+
+def _is_half(array: Any) -> bool:
+    """Whether an array type holds the bits of float16."""
+    return bool(array.dtype == types.uint16)
 
 
 def constant(value: float) -> ir.Constant:
@@ -99,12 +107,41 @@ def _binary(name: str) -> Any:
 
 @intrinsic
 def load(typingctx: Any, array: Any, offset: Any) -> Any:
-    """array.flat[offset : offset + 16]."""
+    """array.flat[offset : offset + 16], of numbers."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if _is_half(signature.args[0]):
+            halves = builder.load(pointer(context, builder, signature.args[0], *args, to=HALVES), align=2)
+            return builder.fpext(halves, VECTOR)
         return builder.load(pointer(context, builder, signature.args[0], *args), align=4)
 
     return LANES(array, types.intp), codegen
+
+
+@intrinsic
+def number(typingctx: Any, array: Any, offset: Any) -> Any:
+    """array.flat[offset] as float32, of numbers."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if _is_half(signature.args[0]):
+            return builder.fpext(builder.load(pointer(context, builder, signature.args[0], *args, to=F16), align=2), F32)
+        return builder.load(pointer(context, builder, signature.args[0], *args, to=F32), align=4)
+
+    return types.float32(array, types.intp), codegen
+
+
+@intrinsic
+def put(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
+    """array.flat[offset] = value (float32), of numbers: the nearest one, infinity beyond the greatest."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array, offset, value = args
+        half = _is_half(signature.args[0])
+        address = pointer(context, builder, signature.args[0], array, offset, to=F16 if half else F32)
+        builder.store(builder.fptrunc(value, F16) if half else value, address, align=2 if half else 4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.float32), codegen
 
 
 @intrinsic

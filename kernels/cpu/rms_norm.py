@@ -29,7 +29,8 @@ def inverse_rms(x: F32, start: int, size: int, eps: np.float32) -> Any:
 
 
 @jit
-def _norm_row(x: F32, weight: F32, eps: np.float32, row: int, out: F32) -> None:
+def norm_row(x: F32, weight: F32, eps: np.float32, row: int, out: F32) -> None:
+    """One row of `rms_norm`."""
     size = x.shape[1]
     factor = inverse_rms(x, row * size, size, eps)
     for i in range(size):
@@ -37,34 +38,35 @@ def _norm_row(x: F32, weight: F32, eps: np.float32, row: int, out: F32) -> None:
 
 
 @jit
-def _add_norm_row(x: F32, residual: F32, weight: F32, eps: np.float32, row: int, out: F32) -> None:
+def add_norm_row(x: F32, residual: F32, weight: F32, eps: np.float32, row: int, out: F32) -> None:
+    """One row of `add_rms_norm`."""
     for i in range(x.shape[1]):
         residual[row, i] += x[row, i]
-    _norm_row(residual, weight, eps, row, out)
+    norm_row(residual, weight, eps, row, out)
 
 
 @jit
 def _norm_serial(x: F32, weight: F32, eps: np.float32, out: F32) -> None:
     for row in range(x.shape[0]):
-        _norm_row(x, weight, eps, row, out)
+        norm_row(x, weight, eps, row, out)
 
 
 @jit_parallel
 def _norm_parallel(x: F32, weight: F32, eps: np.float32, out: F32) -> None:
     for row in prange(x.shape[0]):
-        _norm_row(x, weight, eps, row, out)
+        norm_row(x, weight, eps, row, out)
 
 
 @jit
 def _add_norm_serial(x: F32, residual: F32, weight: F32, eps: np.float32, out: F32) -> None:
     for row in range(x.shape[0]):
-        _add_norm_row(x, residual, weight, eps, row, out)
+        add_norm_row(x, residual, weight, eps, row, out)
 
 
 @jit_parallel
 def _add_norm_parallel(x: F32, residual: F32, weight: F32, eps: np.float32, out: F32) -> None:
     for row in prange(x.shape[0]):
-        _add_norm_row(x, residual, weight, eps, row, out)
+        add_norm_row(x, residual, weight, eps, row, out)
 
 
 def _check(x_TH: F32, weight_H: F32, out_TH: F32) -> None:

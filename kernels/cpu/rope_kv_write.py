@@ -4,8 +4,9 @@ import numpy as np
 from numba import prange
 
 from kernels.cpu.jit import jit, jit_parallel, num_threads
+from kernels.cpu.lanes import put
 from kernels.cpu.rms_norm import inverse_rms
-from kernels.layout import BLOCK_SIZE, F32, I32, check_array, check_cache
+from kernels.layout import BLOCK_SIZE, F32, I32, KvArray, Numbers, bits_of, check_array, check_cache
 
 SERIAL_ELEMENTS = 1 << 15
 """Elements of q, k and v under which waking other threads costs more than it brings."""
@@ -42,8 +43,8 @@ def _token(
     q_weight: F32,
     k_weight: F32,
     eps: np.float32,
-    k_cache: F32,
-    v_cache: F32,
+    k_cache: Numbers,
+    v_cache: Numbers,
     q: F32,
 ) -> None:
     num_heads, head_dim = q.shape[1], q.shape[2]
@@ -57,15 +58,16 @@ def _token(
         _rotated_head(qkv, at + head * head_dim, head_dim, q_weight, eps, cos, sin, position, q[t, head])
     if slot < 0:
         return
-    block, place = slot // BLOCK_SIZE, slot % BLOCK_SIZE
+    block, place = np.int64(slot) // BLOCK_SIZE, np.int64(slot) % BLOCK_SIZE
     key = np.empty(head_dim, np.float32)
     flat = qkv.reshape(-1)
     for head in range(num_kv_heads):
         _rotated_head(qkv, at + (num_heads + head) * head_dim, head_dim, k_weight, eps, cos, sin, position, key)
         value = at + (num_heads + num_kv_heads + head) * head_dim
+        start = (block * num_kv_heads + head) * head_dim * BLOCK_SIZE
         for d in range(head_dim):
-            k_cache[block, head, d, place] = key[d]
-            v_cache[block, head, place, d] = flat[value + d]
+            put(k_cache, start + d * BLOCK_SIZE + place, key[d])
+            put(v_cache, start + place * head_dim + d, flat[value + d])
 
 
 @jit
@@ -78,8 +80,8 @@ def _serial(
     q_weight: F32,
     k_weight: F32,
     eps: np.float32,
-    k_cache: F32,
-    v_cache: F32,
+    k_cache: Numbers,
+    v_cache: Numbers,
     q: F32,
 ) -> None:
     for t in range(qkv.shape[0]):
@@ -96,8 +98,8 @@ def _parallel(
     q_weight: F32,
     k_weight: F32,
     eps: np.float32,
-    k_cache: F32,
-    v_cache: F32,
+    k_cache: Numbers,
+    v_cache: Numbers,
     q: F32,
 ) -> None:
     for t in prange(qkv.shape[0]):
@@ -129,8 +131,8 @@ def rope_kv_write(
     sin_LE: F32,
     positions_T: I32,
     slot_mapping_T: I32,
-    k_BKDP: F32,
-    v_BKPD: F32,
+    k_BKDP: KvArray,
+    v_BKPD: KvArray,
     q_TND: F32,
     q_norm_D: F32 | None = None,
     k_norm_D: F32 | None = None,
@@ -157,4 +159,16 @@ def rope_kv_write(
         if weight.shape[0] not in (0, q_TND.shape[2]):
             raise ValueError(f"{name} has {weight.shape[0]} weights for head size {q_TND.shape[2]}")
     run = _serial if num_threads() == 1 or qkv_TC.size < SERIAL_ELEMENTS else _parallel
-    run(qkv_TC, cos_LE, sin_LE, positions_T, slot_mapping_T, weights[0], weights[1], np.float32(eps), k_BKDP, v_BKPD, q_TND)
+    run(
+        qkv_TC,
+        cos_LE,
+        sin_LE,
+        positions_T,
+        slot_mapping_T,
+        weights[0],
+        weights[1],
+        np.float32(eps),
+        bits_of(k_BKDP),
+        bits_of(v_BKPD),
+        q_TND,
+    )

@@ -67,6 +67,17 @@ def store(typingctx: Any, tile: Any, array: Any, offset: Any, stride: Any) -> An
 
 
 @intrinsic
+def add(typingctx: Any, a: Any, b: Any) -> Any:
+    """Member by member."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pairs = zip(*(_members(builder, tile) for tile in args), strict=True)
+        return cgutils.pack_array(builder, [builder.fadd(x, y) for x, y in pairs])
+
+    return a(a, a), codegen
+
+
+@intrinsic
 def scale(typingctx: Any, tile: Any, array: Any, offset: Any, stride: Any) -> Any:
     """Member i times array.flat[offset + i * stride]."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernels.cpu.paged_attention import paged_attention
-from kernels.layout import BLOCK_SIZE, F32, I32, cache_shapes
+from kernels.layout import BLOCK_SIZE, F32, I32, KvArray, cache_shapes
 
 
 @dataclass(frozen=True)
@@ -13,8 +13,8 @@ class PagedBatch:
     """Arguments of `paged_attention`, named as there."""
 
     q: F32
-    k: F32
-    v: F32
+    k: KvArray
+    v: KvArray
     query_start: I32
     context_len: I32
     tables: I32
@@ -49,7 +49,14 @@ class PagedBatch:
 
 
 def paged_batch(
-    rows: list[tuple[int, int]], *, num_heads: int, num_kv_heads: int, head_dim: int, window: int = 0, seed: int = 0
+    rows: list[tuple[int, int]],
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    window: int = 0,
+    seed: int = 0,
+    kv_type: type = np.float32,
 ) -> PagedBatch:
     """A batch of rows (context length, query tokens); blocks are scattered over the cache in random order."""
     rng = np.random.default_rng(seed)
@@ -57,7 +64,7 @@ def paged_batch(
     num_blocks = [-(-length // BLOCK_SIZE) for length in lengths]
     total = sum(num_blocks) + 3
     key_shape, value_shape = cache_shapes(total, num_kv_heads=num_kv_heads, head_dim=head_dim)
-    k, v = np.full(key_shape, np.nan, np.float32), np.full(value_shape, np.nan, np.float32)
+    k, v = (np.full(shape, np.nan, kv_type) for shape in (key_shape, value_shape))
     free = list(rng.permutation(total))
     tables = np.full((len(rows), max(num_blocks, default=1) + 1), -1, np.int32)
     for row, length in enumerate(lengths):

@@ -19,11 +19,12 @@ FAMILIES = ["llama", "mistral", "qwen2-sliding", "qwen3"]
 def backends(tmp_path_factory):
     made = {}
 
-    def get(name: str = "llama") -> CpuBackend:
-        if name not in made:
+    def get(name: str = "llama", *, kv: str = "float32") -> CpuBackend:
+        if (name, kv) not in made:
             folder = tiny_models.save(tiny_models.make(tiny_models.configs()[name]), tmp_path_factory.mktemp("dense") / name)
-            made[name] = CpuBackend(ExecutorSettings(model=str(folder), precision="f32", num_blocks=160, num_threads=1))
-        return made[name]
+            told = {"precision": "f32", "kv_cache_dtype": kv, "num_blocks": 160, "num_threads": 1}
+            made[name, kv] = CpuBackend(ExecutorSettings(model=str(folder), **told))
+        return made[name, kv]
 
     return get
 
@@ -42,10 +43,11 @@ def paged(backend, prompts, *, num_tokens: int):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kv", ["float32", "float16"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_c14_plain_decode_at_mixed_lengths_has_the_paged_bits(backends, family, layout):
+def test_c14_plain_decode_at_mixed_lengths_has_the_paged_bits(backends, family, kv, layout):
     """Prompts and decodes; full attention and sliding windows (24 and 20 tokens, lengths on both sides)."""
-    backend, prompts = backends(family), [prompt_of(length, seed=i) for i, length in enumerate(LENGTHS)]
+    backend, prompts = backends(family, kv=kv), [prompt_of(length, seed=i) for i, length in enumerate(LENGTHS)]
     want, want_digests = paged(backend, prompts, num_tokens=6)
     driver = DenseDriver(backend, layout=LAYOUTS[layout])
     sequences = [driver.add(prompt) for prompt in prompts]

@@ -25,10 +25,11 @@ PROMPTS = [prompt_of(length, seed=seed) for length in LENGTHS for seed in (1, 2)
 """Two of each length: a bucket has rows."""
 
 
-@pytest.fixture(scope="module")
-def backend(tmp_path_factory):
+@pytest.fixture(scope="module", params=["float32", "float16"])
+def backend(tmp_path_factory, request):
     folder = tiny_models.save(tiny_models.make(tiny_models.gemma3_config()), tmp_path_factory.mktemp("gemma3") / "tiny")
-    return CpuBackend(ExecutorSettings(model=str(folder), precision="f32", num_blocks=160, num_threads=1))
+    told = {"precision": "f32", "kv_cache_dtype": request.param, "num_blocks": 160, "num_threads": 1}
+    return CpuBackend(ExecutorSettings(model=str(folder), **told))
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,12 @@ def test_settings_that_do_not_fit_are_named(folder, more, name):
 
 def test_kv_memory_decides_the_blocks(folder):
     block_bytes = 2 * 3 * 2 * 16 * 16 * 4
-    assert CpuBackend(told(folder, num_blocks=0, kv_memory=10 * block_bytes + 5)).info.num_blocks == 10
+    memory = 10 * block_bytes + 5
+    assert CpuBackend(told(folder, num_blocks=0, kv_memory=memory)).info.num_blocks == 10
+    halves = CpuBackend(told(folder, num_blocks=0, kv_memory=memory, kv_cache_dtype="float16"))
+    assert halves.info.num_blocks == 20
+    assert {array.dtype for array in (*halves._cache.keys, *halves._cache.values)} == {np.dtype(np.float16)}
+    assert CpuBackend(told(folder, precision="int8", num_blocks=0, kv_memory=memory)).info.num_blocks == 20
 
 
 def test_b070_a_row_that_is_not_finite_fails_alone(backend):

@@ -7,15 +7,13 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_
 
 from kernels.cpu import jit
 from kernels.cpu.copy_blocks import copy_blocks
-from kernels.cpu.gelu_mul import gelu_mul
+from kernels.cpu.gated_mul import gelu_mul, silu_mul
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
 from kernels.cpu.rope_kv_write import rope_kv_write
-from kernels.cpu.silu_mul import silu_mul
 from kernels.layout import cache_shapes
-from kernels.reference import gelu_mul as gelu_reference
+from kernels.reference import gated_mul as gated_reference
 from kernels.reference import rms_norm as norm_reference
 from kernels.reference import rope_kv_write as rope_reference
-from kernels.reference import silu_mul as silu_reference
 
 
 @pytest.fixture(params=[1, 2])
@@ -58,7 +56,7 @@ def test_silu_mul(size, threads):
     x[0, 0], x[0, 1] = 200, -200
     out = np.full((40, size), np.nan, np.float32)
     silu_mul(x, out_TI=out)
-    np.testing.assert_allclose(out, silu_reference.silu_mul(x), rtol=1e-6, atol=1e-30)
+    np.testing.assert_allclose(out, gated_reference.silu_mul(x), rtol=1e-6, atol=1e-30)
     gate, up = torch.from_numpy(x).chunk(2, -1)
     np.testing.assert_allclose(out, (torch.nn.functional.silu(gate) * up).numpy(), rtol=1e-6, atol=1e-30)
 
@@ -72,7 +70,7 @@ def test_gelu_mul(size, threads):
     gelu_mul(x, out_TI=out)
     gate, up = torch.from_numpy(x).chunk(2, -1)
     scale, theirs = (gate * up).abs().numpy(), torch.nn.functional.gelu(gate, approximate="tanh") * up
-    assert (np.abs(out - gelu_reference.gelu_mul(x)) <= 5e-7 * scale).all()
+    assert (np.abs(out - gated_reference.gelu_mul(x)) <= 5e-7 * scale).all()
     assert (np.abs(out - theirs.numpy()) <= 1e-6 * scale).all()
     exact = torch.nn.functional.gelu(gate) * up
     assert not (np.abs(out - exact.numpy()) <= 1e-6 * scale).all()
@@ -123,6 +121,23 @@ def test_rope_kv_write(heads, kv_heads, head_dim, pairs, norms, threads):
     expected = rope_reference.rope_kv_write(qkv, **common, k_BKDP=k64, v_BKPD=v64, num_heads=heads)
     for mine, theirs in ((q, expected), (k, k64), (v, v64)):
         np.testing.assert_allclose(mine, theirs, rtol=2e-6, atol=2e-6, equal_nan=True)
+
+
+def test_rope_writes_the_nearest_halves(threads):
+    cos, sin = rotary(50, 32)
+    qkv = normal(50, 3 * 64) * 20
+    qkv[3, 70], qkv[4, 140] = 1e5, -1e5
+    shapes = cache_shapes(4, num_kv_heads=1, head_dim=64)
+    caches = [[np.zeros(shape, kind) for shape in shapes] for kind in (np.float32, np.float16)]
+    at = np.arange(50, dtype=np.int32)
+    for k, v in caches:
+        q = np.empty((50, 1, 64), np.float32)
+        rope_kv_write(qkv, cos_LE=cos, sin_LE=sin, positions_T=at, slot_mapping_T=at, k_BKDP=k, v_BKPD=v, q_TND=q)
+    with np.errstate(over="ignore"):
+        for whole, half in zip(*caches, strict=True):
+            np.testing.assert_array_equal(half, whole.astype(np.float16))
+    assert np.isinf(caches[1][0]).any()
+    assert np.isinf(caches[1][1]).any()
 
 
 def test_rope_equals_transformers_to_the_bit():

@@ -1,0 +1,120 @@
+"""From the output of one layer's attention to the input of the next one's: layer by layer of torch, or in one call for int8.
+
+Legend: M rows, A the heads' output elements, H hidden, C query, key and value elements.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from executor_svc.model.config import ModelConfig
+from executor_svc.model.linear import GroupLinear, Linear
+from executor_svc.model.weights import LayerWeights
+from kernels.cpu import after_attention as fused
+from kernels.cpu.gated_mul import gelu_mul, silu_mul
+from kernels.cpu.rms_norm import add_rms_norm, rms_norm
+
+F32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What comes behind a layer: the next one's input norm and its q, k, v, or the model's norm and None."""
+
+    norm: F32
+    qkv: Linear | None
+
+
+class AfterAttention(Protocol):
+    """One layer's part, for attention output f32 [M, A], which is given up, and a residual f32 [M, H], to which it adds.
+
+    Gives the next layer's q, k, v, f32 [M, C], or behind the last one its norm [M, H]; valid until the next call of any layer.
+    """
+
+    def __call__(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor: ...
+
+
+def after_attention(layer: LayerWeights, following: Following, *, config: ModelConfig, space: "Space") -> AfterAttention:
+    """The one call where every matrix is in groups of integers, else the composition of its parts: the same bits."""
+    linears = (layer.out, layer.gate_up, layer.down, following.qkv)
+    groups = [linear for linear in linears if isinstance(linear, GroupLinear)]
+    if len(groups) == sum(linear is not None for linear in linears) and all(one.bias is None for one in groups[:3]):
+        return Fused(layer, following, groups=groups, config=config, space=space)
+    return Composed(layer, following, config=config)
+
+
+class Composed:
+    """Part by part, in any arithmetic."""
+
+    def __init__(self, layer: LayerWeights, following: Following, *, config: ModelConfig) -> None:
+        self._layer = layer
+        self._following = following
+        self._eps = config.rms_eps
+        self._activate = gelu_mul if config.activation == "gelu_tanh" else silu_mul
+
+    def __call__(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        layer, x = self._layer, torch.empty_like(residual)
+        self._add(layer.out(attended), residual, normed_by=layer.attention_norm, next_norm=layer.post_norm, out=x)
+        gate_up = layer.gate_up(x)
+        gated = torch.empty(gate_up.shape[0], gate_up.shape[1] // 2)
+        self._activate(gate_up.numpy(), out_TI=gated.numpy())
+        self._add(layer.down(gated), residual, normed_by=layer.gated_norm, next_norm=self._following.norm, out=x)
+        return x if self._following.qkv is None else self._following.qkv(x)
+
+    def _add(self, part: torch.Tensor, residual: torch.Tensor, *, normed_by: F32 | None, next_norm: F32, out: torch.Tensor) -> None:
+        """Adds `part`, which is given up, to the residual; `out` = the sum under the next norm."""
+        array = part.numpy()
+        if normed_by is not None:
+            rms_norm(array, weight_H=normed_by, eps=self._eps, out_TH=array)
+        add_rms_norm(array, residual_TH=residual.numpy(), weight_H=next_norm, eps=self._eps, out_TH=out.numpy())
+
+
+class Space:
+    """The workspace that all layers of a model share; kept while the number of rows stays the same, as it does in steady decode."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._widths = {
+            "attended": config.num_heads * config.head_dim,
+            "hidden": config.hidden_size,
+            "intermediate": config.intermediate_size,
+            "qkv": (config.num_heads + 2 * config.num_kv_heads) * config.head_dim,
+        }
+        self._kept = fused.Workspace.of(0, **self._widths)
+
+    def of(self, num_rows: int) -> fused.Workspace:
+        """For so many rows; what was in it is gone."""
+        if len(self._kept.x) != num_rows:
+            self._kept = fused.Workspace.of(num_rows, **self._widths)
+        return self._kept
+
+
+class Fused:
+    """Everything in one kernel call."""
+
+    def __init__(
+        self, layer: LayerWeights, following: Following, *, groups: list[GroupLinear], config: ModelConfig, space: Space
+    ) -> None:
+        out, gate_up, down, *qkv = groups
+        self._space = space
+        self._layer = fused.AfterAttention(
+            out=out.weights,
+            gate_up=gate_up.weights,
+            down=down.weights,
+            post_norm=layer.post_norm,
+            next_norm=following.norm,
+            attention_norm=layer.attention_norm,
+            gated_norm=layer.gated_norm,
+            qkv=qkv[0].weights if qkv else None,
+            qkv_bias=qkv[0].bias.numpy() if qkv and qkv[0].bias is not None else None,
+            eps=config.rms_eps,
+            gelu=config.activation == "gelu_tanh",
+        )
+
+    def __call__(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        workspace = self._space.of(attended.shape[0])
+        return torch.from_numpy(
+            fused.after_attention(attended.numpy(), residual_TH=residual.numpy(), layer=self._layer, workspace=workspace)
+        )

@@ -1,0 +1,211 @@
+"""From the output of one layer's attention to the input of the next one's, in integers and in one call.
+
+Output projection, residual, norm, feed-forward part, residual, norm, and the next layer's q, k, v. Bit for bit what `group_linear`,
+`add_rms_norm` and `silu_mul` give one after the other; here the threads wake up once, and small parts wait for no Python.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numba import prange
+
+from kernels.cpu.gated_mul import gated_row
+from kernels.cpu.group_linear import Rows, multiply, new_rows, round_rows
+from kernels.cpu.jit import jit, jit_parallel, num_threads
+from kernels.cpu.quantise_rows import quantise_rows
+from kernels.cpu.rms_norm import add_norm_row, norm_row
+from kernels.cpu.team import done_then_take, new_team, take, wait
+from kernels.group_weights import I8, U8, U16, PackedGroups
+from kernels.layout import F32, I64, check_array
+
+SERIAL_PRODUCTS = 1 << 20
+"""Products under which waking other threads costs more than it brings."""
+ROWS_PER_ITEM = 2
+"""Rows of an item in the phases between products."""
+_NONE: Final = np.empty(0, np.float32)
+_NO_MATRIX: Final = (np.empty(0, np.uint8), np.empty(0, np.uint16))
+_NUM_PHASES: Final = 8
+
+Matrices = tuple[U8, U16, U8, U16, U8, U16, U8, U16]
+"""Codes and scales of the output projection; gate and up side by side; down; the next q, k, v, or no elements. (Flat: a parallel
+loop of numba takes no tuple of tuples.)"""
+Bits = tuple[int, int, int, int]
+Norms = tuple[F32, F32, F32, F32]
+"""Of what attention gave, before the feed-forward part, of what that gave, and the next layer's; no elements = no norm."""
+Memory = tuple[F32, F32, F32, I8, F32, I8, F32, I8, F32]
+"""f32 [T, H] of a projection, f32 [T, 2 I] and [T, I] of the feed-forward part; rounded rows of A, H and I inputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AfterAttention:
+    """The weights between two attentions. A heads' output elements, H hidden, I feed-forward, C as in README.md.
+
+    Attributes:
+        out: A -> H. gate_up: H -> 2 I, gate then up. down: I -> H.
+        post_norm: before the feed-forward part. next_norm: before the next layer, or behind the last one.
+        attention_norm, gated_norm: of what attention and the feed-forward part give, before they are added; None = no norm.
+        qkv: H -> C of the next layer; None behind the last one. qkv_bias: None = no bias.
+        gelu: GELU in its tanh form gates instead of SiLU.
+    """
+
+    out: PackedGroups
+    gate_up: PackedGroups
+    down: PackedGroups
+    post_norm: F32
+    next_norm: F32
+    attention_norm: F32 | None = None
+    gated_norm: F32 | None = None
+    qkv: PackedGroups | None = None
+    qkv_bias: F32 | None = None
+    eps: float
+    gelu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Memory of a forward pass, used by one layer after the other: for T tokens, and what the widest layers want."""
+
+    x: F32
+    qkv: F32
+    memory: Memory
+
+    @classmethod
+    def of(cls, num_tokens: int, *, attended: int, hidden: int, intermediate: int, qkv: int) -> "Workspace":
+        """Uninitialised."""
+        x, q, part = (np.empty((num_tokens, width), np.float32) for width in (hidden, qkv, hidden))
+        gate_up, gated = (np.empty((num_tokens, width), np.float32) for width in (2 * intermediate, intermediate))
+        rows = [new_rows(num_tokens, width) for width in (attended, hidden, intermediate)]
+        return cls(x, q, (part, gate_up, gated, *rows[0], *rows[1], *rows[2]))
+
+
+@jit
+def _add_and_norm(
+    team: I64, phase: int, part: F32, residual: F32, own_norm: F32, next_norm: F32, eps: np.float32, x: F32, rows: Rows
+) -> None:
+    """A phase: residual += own_norm(part); x = next_norm(residual), rounded into `rows`."""
+    count = (x.shape[0] + ROWS_PER_ITEM - 1) // ROWS_PER_ITEM
+    item = take(team, phase)
+    while item < count:
+        first, last = item * ROWS_PER_ITEM, min((item + 1) * ROWS_PER_ITEM, x.shape[0])
+        for row in range(first, last):
+            if own_norm.shape[0]:
+                norm_row(part, own_norm, eps, row, part)
+            add_norm_row(part, residual, next_norm, eps, row, x)
+        quantise_rows(x, first, last, rows[0], rows[1])
+        item = done_then_take(team, phase)
+    wait(team, phase, count)
+
+
+@jit
+def _gate(team: I64, phase: int, gate_up: F32, gelu: bool, gated: F32, rows: Rows) -> None:
+    """A phase: gated = act(gate) * up, rounded into `rows`."""
+    count = (gated.shape[0] + ROWS_PER_ITEM - 1) // ROWS_PER_ITEM
+    item = take(team, phase)
+    while item < count:
+        first, last = item * ROWS_PER_ITEM, min((item + 1) * ROWS_PER_ITEM, gated.shape[0])
+        for row in range(first, last):
+            gated_row(gate_up, gelu, row, gated)
+        quantise_rows(gated, first, last, rows[0], rows[1])
+        item = done_then_take(team, phase)
+    wait(team, phase, count)
+
+
+@jit
+def _run(
+    team: I64,
+    attended: F32,
+    residual: F32,
+    weights: Matrices,
+    bits: Bits,
+    norms: Norms,
+    eps: np.float32,
+    gelu: bool,
+    memory: Memory,
+    x: F32,
+    qkv: F32,
+) -> None:
+    """One thread of a team."""
+    part, gate_up, gated = memory[:3]
+    attended_rows, rows, gated_rows = memory[3:5], memory[5:7], memory[7:9]
+    round_rows(team, 0, attended, attended_rows)
+    multiply(team, 1, attended_rows, weights[0:2], bits[0], part)
+    _add_and_norm(team, 2, part, residual, norms[0], norms[1], eps, x, rows)
+    multiply(team, 3, rows, weights[2:4], bits[1], gate_up)
+    _gate(team, 4, gate_up, gelu, gated, gated_rows)
+    multiply(team, 5, gated_rows, weights[4:6], bits[2], part)
+    _add_and_norm(team, 6, part, residual, norms[2], norms[3], eps, x, rows)
+    if weights[6].shape[0]:
+        multiply(team, 7, rows, weights[6:8], bits[3], qkv)
+
+
+@jit_parallel
+def _run_all(
+    team: I64,
+    attended: F32,
+    residual: F32,
+    weights: Matrices,
+    bits: Bits,
+    norms: Norms,
+    eps: np.float32,
+    gelu: bool,
+    memory: Memory,
+    x: F32,
+    qkv: F32,
+    num_workers: int,
+) -> None:
+    for _ in prange(num_workers):
+        _run(team, attended, residual, weights, bits, norms, eps, gelu, memory, x, qkv)
+
+
+def _check(attended_TA: F32, residual_TH: F32, layer: AfterAttention, workspace: Workspace) -> None:
+    check_array("attended_TA", attended_TA, dtype=np.float32, ndim=2)
+    check_array("residual_TH", residual_TH, dtype=np.float32, ndim=2)
+    tokens, hidden, gated = len(attended_TA), layer.out.num_out, layer.down.num_in
+    wanted = (tokens, layer.out.num_in), (tokens, hidden), (tokens, hidden), (tokens, 2 * gated), (tokens, gated)
+    part, gate_up, gate = workspace.memory[:3]
+    if (attended_TA.shape, residual_TH.shape, workspace.x.shape, gate_up.shape, gate.shape) != wanted or part.shape != wanted[1]:
+        raise ValueError(f"attended {attended_TA.shape}, residual {residual_TH.shape} or workspace do not fit the layer's {wanted}")
+    follows = layer.qkv is None or (layer.qkv.num_in == hidden and workspace.qkv.shape == (tokens, layer.qkv.num_out))
+    if (layer.gate_up.num_in, layer.gate_up.num_out, layer.down.num_out) != (hidden, 2 * gated, hidden) or not follows:
+        raise ValueError(f"matrices of one layer do not fit its {hidden} hidden and {gated} feed-forward elements")
+    for norm in (layer.post_norm, layer.next_norm, layer.attention_norm, layer.gated_norm):
+        if norm is not None and norm.shape != (hidden,):
+            raise ValueError(f"a norm has {norm.shape} weights for {hidden} hidden elements")
+
+
+def after_attention(attended_TA: F32, *, residual_TH: F32, layer: AfterAttention, workspace: Workspace) -> F32:
+    """Adds both parts of a layer to `residual_TH`; gives the next layer's q, k, v [T, C], or behind the last one its norm [T, H].
+
+    The result lies in `workspace` until the next call. A row with a value that is not finite comes out as NaN, alone.
+
+    Raises:
+        ValueError: shapes, types or memory order do not fit.
+    """
+    _check(attended_TA, residual_TH, layer, workspace)
+    own, gated = (_NONE if norm is None else norm for norm in (layer.attention_norm, layer.gated_norm))
+    out, gate_up, down, qkv = layer.out, layer.gate_up, layer.down, layer.qkv
+    following = _NO_MATRIX if qkv is None else (qkv.codes, qkv.scales)
+    args = (
+        new_team(_NUM_PHASES),
+        attended_TA,
+        residual_TH,
+        (out.codes, out.scales, gate_up.codes, gate_up.scales, down.codes, down.scales, *following),
+        (out.bits, gate_up.bits, down.bits, 0 if qkv is None else qkv.bits),
+        (own, layer.post_norm, gated, layer.next_norm),
+        np.float32(layer.eps),
+        layer.gelu,
+        workspace.memory,
+        workspace.x,
+        workspace.qkv,
+    )
+    workers = num_threads()
+    if workers == 1 or len(attended_TA) * gate_up.num_in * gate_up.num_out < SERIAL_PRODUCTS:
+        _run(*args)
+    else:
+        _run_all(*args, workers)
+    if qkv is None:
+        return workspace.x
+    if layer.qkv_bias is not None:
+        np.add(workspace.qkv, layer.qkv_bias, out=workspace.qkv)
+    return workspace.qkv

@@ -1,0 +1,171 @@
+"""Attention over ragged rows wherever their keys lie: cut into work items, spread over threads, each walked by `attention_tile`."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import prange
+
+from kernels.cpu.attention_tile import attend, scratch
+from kernels.cpu.jit import jit, jit_parallel, num_threads
+from kernels.cpu.lanes import next_item
+from kernels.layout import F32, I32, I64, KvArray, Numbers, bits_of, check_array
+
+LOG2_E = 1.4426950408889634
+QUERIES_PER_TILE = 48
+"""Queries (tokens times heads of a group) that read a tile of keys while it is in the first-level cache."""
+SERIAL_PRODUCTS = 1 << 19
+"""Products of queries and keys under which waking other threads costs more than it brings: some 0.1 ms."""
+
+Shape = tuple[int, int, int, int]
+"""kv heads; how far apart two of them lie, and two dimensions of a key; most tokens of an item."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedRows:
+    """What the rows of one step ask of attention, the same in every layer: made once, by `paged_rows` or `dense_rows`.
+
+    Attributes:
+        query_start, context_len: i32 [R + 1] and [R], as in `paged_attention`.
+        places: i64 [R, W, 2], where each tile of 16 of each row begins in the flat k and v for head 0; negative = nowhere: what
+            needs it comes out as NaN.
+        strides: how far apart two heads lie in k and in v, and in k two dimensions.
+        items: i64 [n, 3], live tiles of queries as (row, first token, last token + 1), chunks before decode rows so that threads
+            finish together.
+        num_pairs: of a query token and a key that it may see.
+        num_live: tokens of live rows; the others' output is 0, for nobody has written keys for them.
+        tile_tokens: most tokens of an item.
+        num_elements: size of k, and of v.
+    """
+
+    query_start: I32
+    context_len: I32
+    places: I64
+    strides: tuple[int, int]
+    items: I64
+    num_pairs: int
+    num_live: int
+    tile_tokens: int
+    num_elements: int
+
+    @classmethod
+    def of(
+        cls, lengths: tuple[I32, I32], places: I64, *, strides: tuple[int, int], num_elements: int, tile_tokens: int
+    ) -> "RaggedRows":
+        """`lengths`: query_start and context_len. Raises ValueError when query_start falls or does not begin at 0 or above."""
+        items, num_pairs, num_live = _work_items(*lengths, tile_tokens)
+        return cls(*lengths, places, strides, items, num_pairs, num_live, tile_tokens, num_elements)
+
+
+def tokens_per_tile(num_heads: int, num_kv_heads: int) -> int:
+    """Tokens of an item of `RaggedRows`."""
+    return max(1, QUERIES_PER_TILE * num_kv_heads // num_heads)
+
+
+@jit
+def _work_items(query_start: I32, context_len: I32, tile_tokens: int) -> tuple[I64, int, int]:
+    """(items, num_pairs, num_live) of `RaggedRows`."""
+    num_items, num_pairs, num_live = 0, 0, 0
+    if query_start[0] < 0:
+        raise ValueError("query_start_R leaves the tokens")
+    for row in range(context_len.shape[0]):
+        num_tokens = query_start[row + 1] - query_start[row]
+        if num_tokens < 0:
+            raise ValueError("query_start_R falls")
+        if num_tokens <= context_len[row]:
+            num_live += num_tokens
+            num_pairs += num_tokens * context_len[row]
+            num_items += (num_tokens + tile_tokens - 1) // tile_tokens
+    items = np.empty((num_items, 3), np.int64)
+    i = 0
+    for decode in (False, True):
+        for row in range(context_len.shape[0]):
+            num_tokens = query_start[row + 1] - query_start[row]
+            if num_tokens <= context_len[row] and (num_tokens == 1) == decode:
+                for first in range(query_start[row], query_start[row + 1], tile_tokens):
+                    items[i, 0], items[i, 1], items[i, 2] = row, first, min(first + tile_tokens, query_start[row + 1])
+                    i += 1
+    return items, num_pairs, num_live
+
+
+@jit
+def _run(
+    counter: I64,
+    items: I64,
+    q: F32,
+    k: Numbers,
+    v: Numbers,
+    query_start: I32,
+    context_len: I32,
+    places: I64,
+    shape: Shape,
+    scale: np.float32,
+    window: int,
+    out: F32,
+) -> None:
+    """One thread: takes work items until none is left."""
+    num_heads, head_stride, key_stride, tile_tokens = shape
+    group = q.shape[1] // num_heads
+    memory = scratch(tile_tokens * group, q.shape[2])
+    own = np.empty((places.shape[1], 2), np.int64)
+    while True:
+        index = next_item(counter)
+        if index >= items.shape[0] * num_heads:
+            return
+        row, first, last = items[index // num_heads]
+        head = index % num_heads
+        for j in range(own.shape[0]):
+            for side in range(2):
+                own[j, side] = places[row, j, side] + head * head_stride if places[row, j, side] >= 0 else -1
+        position = context_len[row] - query_start[row + 1] + first
+        attend(q, k, v, own, key_stride, first, last, position, head, group, scale, window, memory, out)
+
+
+@jit_parallel
+def _run_all(
+    counter: I64,
+    items: I64,
+    q: F32,
+    k: Numbers,
+    v: Numbers,
+    query_start: I32,
+    context_len: I32,
+    places: I64,
+    shape: Shape,
+    scale: np.float32,
+    window: int,
+    out: F32,
+    num_workers: int,
+) -> None:
+    for _ in prange(num_workers):
+        _run(counter, items, q, k, v, query_start, context_len, places, shape, scale, window, out)
+
+
+def attend_rows(
+    q_TND: F32, *, k: KvArray, v: KvArray, num_kv_heads: int, rows: RaggedRows, scale: float, window: int, out_TND: F32
+) -> None:
+    """Writes attention of every query token over its row's keys 0..own position into `out_TND`.
+
+    Args:
+        q_TND: rotated queries, unscaled.
+        k, v: one layer's keys and values, f32 or f16, laid out as `rows` says, those of the fed tokens already written.
+        window: keys a query sees, itself included; 0 = all.
+
+    Raises:
+        ValueError: shapes, types or memory order do not fit.
+    """
+    check_array("q_TND", q_TND, dtype=np.float32, ndim=3)
+    check_array("out_TND", out_TND, dtype=np.float32, ndim=3)
+    if q_TND.shape != out_TND.shape or rows.query_start[-1] > len(q_TND):
+        raise ValueError(f"queries {q_TND.shape}, output {out_TND.shape} and rows of {rows.query_start[-1]} tokens do not fit")
+    if k.size != rows.num_elements or v.size != rows.num_elements:
+        raise ValueError(f"keys {k.shape} and values {v.shape} are not the {rows.num_elements} elements that the rows lie in")
+    if rows.num_live < len(q_TND):
+        out_TND.fill(0)
+    counter, places = np.zeros(1, np.int64), (rows.query_start, rows.context_len, rows.places)
+    shape = (num_kv_heads, *rows.strides, rows.tile_tokens)
+    args = (counter, rows.items, q_TND, bits_of(k), bits_of(v), *places, shape, np.float32(scale * LOG2_E), window, out_TND)
+    num_workers = num_threads()
+    if num_workers == 1 or rows.num_pairs * q_TND.shape[1] * q_TND.shape[2] < SERIAL_PRODUCTS:
+        _run(*args)
+    else:
+        _run_all(*args, num_workers)
