@@ -31,6 +31,11 @@ class SchedulerSettings(ServiceSettings):
     cadence: Literal["auto", "on_change", "every_step"] = Field(
         default="auto", description="When a batched cache is assembled; auto = as the layout needs it, anything else must agree."
     )
+    prefill_floor: int = Field(
+        default=8,
+        ge=0,
+        description="ragged: decisions that a prompt waits at most for completions, which outweigh it together; 0 = no limit.",
+    )
     enable_prefix_caching: bool = Field(default=True, description="Reuse the KV blocks of prompts that begin alike.")
     plans_in_flight: int = Field(default=2, ge=1, le=8, description="Plans sent to an executor and not yet answered.")
     max_waiting_requests: int = Field(default=2048, ge=1, description="Sequences that may wait for a first slot; more get 429.")

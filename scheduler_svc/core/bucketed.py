@@ -35,6 +35,7 @@ class BucketedAdmission:
         """Raises ContradictingCadence when layout and cadence cannot both be kept."""
         check_cadence(limits)
         self.layout = Layout[limits.layout.upper()]
+        self._prefill_floor = limits.prefill_floor
         self._memory = PagedAdmission(limits)  # blocks are counted, and prefixes hit, in every layout
 
     def plans_in_flight(self, limits: Limits) -> int:
@@ -70,7 +71,8 @@ class BucketedAdmission:
             buckets[bucket_key_of(row, ragged_len=ragged_len)].append(row)
         running = seqs.keys() & set(cohort.running) & draft.books.running.keys()
         discrete = not running or (len(running) == len(rows) and not len(draft.queue))
-        chosen = self._that_fit(draft, buckets[choose_bucket(buckets, discrete=discrete)])
+        floor = 0 if draft.books.grant.buckets_by_cache_length() else self._prefill_floor
+        chosen = self._that_fit(draft, buckets[choose_bucket(buckets, discrete=discrete, prefill_floor=floor)])
         for row in rows:
             seqs[row.key].urgency += 1
         for row in chosen:

@@ -136,6 +136,33 @@ def longest_wait(*, num_turns):
     return most
 
 
+ROOMY = {"max_num_seqs": 32, "max_num_batched_tokens": 2000}
+
+
+def decisions_until_a_prompt_runs(*, floor, granted=True):
+    """Beside 8 completions of 16 tokens and more, which all run in each step."""
+    one = house(granted=granted, limits={"prefill_floor": floor, "max_num_batched_tokens": 2000}, **(BIG | ROOMY))
+    one.thorough = False
+    one.ask(*prompts(*[16] * 8), max_tokens=160, end_after=160)
+    drain_prompts(one)
+    turn(one)
+    one.ask([99], max_tokens=2)
+    decisions = 0
+    while 8 not in turn(one)[0]:
+        decisions += 1
+    return decisions
+
+
+def test_a_prompt_beside_many_ragged_completions_waits_for_the_floor_only():
+    """Priority counts rows: 8 of 16 tokens outweigh a prompt of one for 8 x log2(16) = 32 decisions; they grow, so for some more."""
+    assert [decisions_until_a_prompt_runs(floor=floor) for floor in (1, 8, 20)] == [1, 8, 20]
+    assert 32 < decisions_until_a_prompt_runs(floor=0) < 60
+
+
+def test_the_floor_is_nothing_to_an_executor_that_refuses():
+    assert decisions_until_a_prompt_runs(floor=1, granted=False) == decisions_until_a_prompt_runs(floor=0, granted=False)
+
+
 def test_a13_nobody_starves():
     assert longest_wait(num_turns=530) == 257
 
