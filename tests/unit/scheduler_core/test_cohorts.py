@@ -154,7 +154,7 @@ def decisions_until_a_prompt_runs(*, floor, granted=True):
 
 
 def test_a_prompt_beside_many_ragged_completions_waits_for_the_floor_only():
-    """Priority counts rows: 8 of 16 tokens outweigh a prompt of one for 8 x log2(16) = 32 decisions; they grow, so for some more."""
+    """Priority counts rows: 8 of 16 tokens outweigh a prompt of one for 8 x log2(16) = 32 decisions, and they grow."""
     assert [decisions_until_a_prompt_runs(floor=floor) for floor in (1, 8, 20)] == [1, 8, 20]
     assert 32 < decisions_until_a_prompt_runs(floor=0) < 60
 
