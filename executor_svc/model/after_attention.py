@@ -29,12 +29,12 @@ class Following:
 
 
 class AfterAttention(Protocol):
-    """One layer's part, for attention output f32 [M, A], which is given up, and a residual f32 [M, H], to which it adds.
+    """One layer's part, for attention output f32 [M, A], which it leaves alone, and a residual f32 [M, H], to which it adds.
 
     Gives the next layer's q, k, v, f32 [M, C], or behind the last one its norm [M, H]; valid until the next call of any layer.
     """
 
-    def __call__(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor: ...
+    def __call__(self, attended: F32, residual: F32) -> F32: ...
 
 
 def after_attention(layer: LayerWeights, following: Following, *, config: ModelConfig, space: "Space") -> AfterAttention:
@@ -55,21 +55,25 @@ class Composed:
         self._eps = config.rms_eps
         self._activate = gelu_mul if config.activation == "gelu_tanh" else silu_mul
 
-    def __call__(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        layer, x = self._layer, torch.empty_like(residual)
-        self._add(layer.out(attended), residual, normed_by=layer.attention_norm, next_norm=layer.post_norm, out=x)
-        gate_up = layer.gate_up(x)
-        gated = torch.empty(gate_up.shape[0], gate_up.shape[1] // 2)
-        self._activate(gate_up.numpy(), out_TI=gated.numpy())
-        self._add(layer.down(gated), residual, normed_by=layer.gated_norm, next_norm=self._following.norm, out=x)
-        return x if self._following.qkv is None else self._following.qkv(x)
+    def __call__(self, attended: F32, residual: F32) -> F32:
+        layer, x = self._layer, np.empty_like(residual)
+        self._add(_run(layer.out, attended), residual, normed_by=layer.attention_norm, next_norm=layer.post_norm, out=x)
+        gate_up = _run(layer.gate_up, x)
+        gated = np.empty((len(gate_up), gate_up.shape[1] // 2), np.float32)
+        self._activate(gate_up, out_TI=gated)
+        self._add(_run(layer.down, gated), residual, normed_by=layer.gated_norm, next_norm=self._following.norm, out=x)
+        return x if self._following.qkv is None else _run(self._following.qkv, x)
 
-    def _add(self, part: torch.Tensor, residual: torch.Tensor, *, normed_by: F32 | None, next_norm: F32, out: torch.Tensor) -> None:
+    def _add(self, part: F32, residual: F32, *, normed_by: F32 | None, next_norm: F32, out: F32) -> None:
         """Adds `part`, which is given up, to the residual; `out` = the sum under the next norm."""
-        array = part.numpy()
         if normed_by is not None:
-            rms_norm(array, weight_H=normed_by, eps=self._eps, out_TH=array)
-        add_rms_norm(array, residual_TH=residual.numpy(), weight_H=next_norm, eps=self._eps, out_TH=out.numpy())
+            rms_norm(part, weight_H=normed_by, eps=self._eps, out_TH=part)
+        add_rms_norm(part, residual_TH=residual, weight_H=next_norm, eps=self._eps, out_TH=out)
+
+
+def _run(linear: Linear, x: F32) -> F32:
+    y: F32 = linear(torch.from_numpy(x)).numpy()
+    return y
 
 
 class Space:
@@ -113,8 +117,5 @@ class Fused:
             gelu=config.activation == "gelu_tanh",
         )
 
-    def __call__(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        workspace = self._space.of(attended.shape[0])
-        return torch.from_numpy(
-            fused.after_attention(attended.numpy(), residual_TH=residual.numpy(), layer=self._layer, workspace=workspace)
-        )
+    def __call__(self, attended: F32, residual: F32) -> F32:
+        return fused.after_attention(attended, residual_TH=residual, layer=self._layer, workspace=self._space.of(len(attended)))

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from executor_svc.model.after_attention import AfterAttention, Following, Space, after_attention
-from executor_svc.model.cache import KvAccess, KvLayout, Rotation
+from executor_svc.model.cache import KvLayout, Rotation
 from executor_svc.model.config import ModelConfig
 from executor_svc.model.rope import rope_arrays
-from executor_svc.model.weights import LayerWeights, ModelWeights
+from executor_svc.model.weights import ModelWeights
 from executor_svc.plan import Batch
 from kernels.cpu.rms_norm import rms_norm
 
@@ -46,20 +46,24 @@ class Decoder:
 
         `num_layers` stops early, which only warming up wants.
         """
-        num_tokens = len(batch.token_ids)
-        residual = torch.zeros(self._weights.pad_rows(num_tokens), self._config.hidden_size)
+        config, num_tokens = self._config, len(batch.token_ids)
+        residual = torch.zeros(self._weights.pad_rows(num_tokens), config.hidden_size)
         torch.index_select(self._weights.embedding, 0, torch.from_numpy(batch.token_ids), out=residual[:num_tokens])
-        if self._config.embedding_scale != 1:
-            residual *= self._config.embedding_scale
+        if config.embedding_scale != 1:
+            residual *= config.embedding_scale
         access = cache.begin(batch)
         layers = self._weights.layers[:num_layers]
         x = torch.empty_like(residual)
-        rms_norm(residual.numpy(), weight_H=layers[0].input_norm, eps=self._config.rms_eps, out_TH=x.numpy())
-        x = layers[0].qkv(x)
+        rms_norm(residual.numpy(), weight_H=layers[0].input_norm, eps=config.rms_eps, out_TH=x.numpy())
+        q = np.empty((num_tokens, config.num_heads, config.head_dim), np.float32)
+        attended = np.zeros((len(x), config.num_heads * config.head_dim), np.float32)
         parts = [*self._after[: len(layers) - 1], self._last(len(layers))]
+        rows, sums = layers[0].qkv(x).numpy(), residual.numpy()
         for index, (layer, after) in enumerate(zip(layers, parts, strict=True)):
-            x = after(self._attend(layer, index, x, num_tokens=num_tokens, access=access), residual)
-        return x
+            access.write(index, rows[:num_tokens], rotation=self._rotations[index], q_out=q)
+            access.attend(index, q, scale=self._scale, window=layer.window, out=attended[:num_tokens].reshape(q.shape))
+            rows = after(attended, sums)
+        return torch.from_numpy(rows)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """f32 [n, num_ids] for n rows of `hidden`, any n."""
@@ -76,13 +80,3 @@ class Decoder:
             layer = self._weights.layers[num_layers - 1]
             self._ends[num_layers] = after_attention(layer, end, config=self._config, space=self._space)
         return self._ends[num_layers]
-
-    def _attend(self, layer: LayerWeights, index: int, qkv: torch.Tensor, *, num_tokens: int, access: KvAccess) -> torch.Tensor:
-        """Attention output before its projection, f32 [M, heads * D]."""
-        config = self._config
-        q = np.empty((num_tokens, config.num_heads, config.head_dim), np.float32)
-        access.write(index, qkv.numpy()[:num_tokens], rotation=self._rotations[index], q_out=q)
-        out = torch.empty(qkv.shape[0], config.num_heads * config.head_dim)
-        out[num_tokens:] = 0
-        access.attend(index, q, scale=self._scale, window=layer.window, out=out.numpy()[:num_tokens].reshape(q.shape))
-        return out

@@ -157,21 +157,24 @@ def test_e3_the_status_is_truncated_and_its_last_line_says_done_whatever_happens
 
 
 HANGS_UP = """
-import os, signal
+import os, time
 from bench.curve_hangup import surviving_hangup
 with surviving_hangup():
     os.write(1, b"ready")
     while os.isatty(1):
-        signal.pause()
+        time.sleep(0.01)
     raise SystemExit(os.write(1, b"nothing"))
 """
 
 
 def test_e2_a_terminal_that_hangs_up_ends_nothing_and_swallows_what_is_printed() -> None:
     terminal, end = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-c", HANGS_UP], stdin=end, stdout=end, stderr=end, cwd=ROOT)
-    os.close(end)
-    assert os.read(terminal, 5) == b"ready"
-    os.close(terminal)
-    process.send_signal(signal.SIGHUP)
-    assert process.wait(60) == len(b"nothing")
+    with subprocess.Popen([sys.executable, "-c", HANGS_UP], stdin=end, stdout=end, stderr=end, cwd=ROOT) as process:
+        try:
+            os.close(end)
+            assert os.read(terminal, 5) == b"ready"
+            os.close(terminal)
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(60) == len(b"nothing")
+        finally:
+            process.kill()
