@@ -187,6 +187,7 @@ def capabilities(model: ModelInfo, info: BackendInfo, *, instance_id: str) -> Ge
         batch_invariant=info.batch_invariant,
         ragged=RaggedDeclaration(granted=info.ragged_granted, reason=info.ragged_reason),
         world_size=1,
+        kv_cache_dtype=info.kv_cache_dtype,
     )
 
 

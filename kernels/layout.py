@@ -56,20 +56,17 @@ def check_cache(k_BKDP: KvArray, v_BKPD: KvArray, *, num_heads: int, head_dim: i
         raise ValueError(f"{num_heads} query heads do not share {num_kv_heads} kv heads evenly")
 
 
-def check_rows(q_TND: F32, out_TND: F32, query_start_R: I32, context_len_R: I32, block_tables_RW: I32) -> None:
-    """Raises ValueError unless rows, tokens and tables agree in shape."""
+def check_rows(query_start_R: I32, context_len_R: I32, block_tables_RW: I32) -> None:
+    """Raises ValueError unless rows and tables agree in shape."""
     for name, array, ndim in (
         ("query_start_R", query_start_R, 1),
         ("context_len_R", context_len_R, 1),
         ("block_tables_RW", block_tables_RW, 2),
     ):
         check_array(name, array, dtype=np.int32, ndim=ndim)
-    for name, tensor in (("q_TND", q_TND), ("out_TND", out_TND)):
-        check_array(name, tensor, dtype=np.float32, ndim=3)
     num_rows = context_len_R.shape[0]
-    if q_TND.shape != out_TND.shape or query_start_R.shape[0] != num_rows + 1 or block_tables_RW.shape[0] != num_rows:
-        shapes = (q_TND.shape, out_TND.shape, query_start_R.shape, block_tables_RW.shape)
-        raise ValueError(f"q, out, query_start, block_tables {shapes} do not fit {num_rows} rows")
+    if query_start_R.shape[0] != num_rows + 1 or block_tables_RW.shape[0] != num_rows:
+        raise ValueError(f"query_start {query_start_R.shape} and block_tables {block_tables_RW.shape} do not fit {num_rows} rows")
 
 
 def check_cohort(q_TND: F32, out_TND: F32, k_MKDY: KvArray, v_MKYD: KvArray) -> None:

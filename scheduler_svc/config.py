@@ -34,7 +34,7 @@ class SchedulerSettings(ServiceSettings):
     prefill_floor: int = Field(
         default=8,
         ge=0,
-        description="ragged: decisions that a prompt waits at most for completions, which outweigh it together; 0 = no limit.",
+        description="ragged: decisions after which who waits goes first, a prompt beside many completions above all; 0 = never.",
     )
     enable_prefix_caching: bool = Field(default=True, description="Reuse the KV blocks of prompts that begin alike.")
     plans_in_flight: int = Field(default=2, ge=1, le=8, description="Plans sent to an executor and not yet answered.")

@@ -37,6 +37,7 @@ class BackendInfo:
     ragged_granted: bool
     ragged_reason: str
     layouts: tuple[int, ...] = (PAGED,)
+    kv_cache_dtype: str = ""
 
 
 class Backend(Protocol):

@@ -37,7 +37,7 @@ KERNELS = (
     "cpu.gated_mul",
     "cpu.sample",
 )
-INT8_KERNELS = (*KERNELS, "cpu.group_linear")
+INT8_KERNELS = (*KERNELS, "cpu.group_linear", "cpu.after_attention")
 
 
 class CpuBackend:
@@ -73,6 +73,7 @@ class CpuBackend:
             ragged_granted=declared.granted,
             ragged_reason=declared.reason,
             layouts=(PAGED, ALIGNED, STRIPPED),
+            kv_cache_dtype=np.dtype(kv_type).name,
         )
         self._warm_up(cache)
         device, name = self._info.device, self._model.model_name

@@ -66,7 +66,7 @@ class DenseAccess:
             return
         keys, values = cached.keys, cached.values
         rows = self._shared_rows(keys.shape, q.shape[1])
-        attend_rows(q, k=keys, v=values, num_kv_heads=keys.shape[1], rows=rows, scale=scale, window=window, out_TND=out)
+        attend_rows(q, k=keys, v=values, rows=rows, scale=scale, window=window, out_TND=out)
 
     def _shared_rows(self, shape: tuple[int, ...], num_heads: int) -> RaggedRows:
         """The batch's rows in a normal layer; all of them have one shape."""

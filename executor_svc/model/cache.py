@@ -133,4 +133,4 @@ class PagedAccess:
     def attend(self, layer: int, q: F32, *, scale: float, window: int, out: F32) -> None:
         """See `KvAccess`."""
         keys, values = self._cache.keys[layer], self._cache.values[layer]
-        attend_rows(q, k=keys, v=values, num_kv_heads=keys.shape[1], rows=self._rows, scale=scale, window=window, out_TND=out)
+        attend_rows(q, k=keys, v=values, rows=self._rows, scale=scale, window=window, out_TND=out)

@@ -42,7 +42,8 @@ class Decoder:
         self._ends: dict[int, AfterAttention] = {}
 
     def hidden(self, batch: Batch, *, cache: KvLayout, num_layers: int | None = None) -> torch.Tensor:
-        """Writes keys and values of the fed tokens into the cache; gives the final norm's output, f32 [M, hidden].
+        """Writes keys and values of the fed tokens into the cache; gives the final norm's output, f32 [M, hidden], valid until the
+        next call: it may lie in memory that the layers share.
 
         `num_layers` stops early, which only warming up wants.
         """

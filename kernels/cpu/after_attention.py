@@ -61,6 +61,10 @@ class AfterAttention:
     eps: float
     gelu: bool = False
 
+    def __post_init__(self) -> None:
+        """Raises ValueError when matrices, norms or bias do not fit together."""
+        _check_layer(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
@@ -159,19 +163,44 @@ def _run_all(
 
 
 def _check(attended_TA: F32, residual_TH: F32, layer: AfterAttention, workspace: Workspace) -> None:
-    check_array("attended_TA", attended_TA, dtype=np.float32, ndim=2)
-    check_array("residual_TH", residual_TH, dtype=np.float32, ndim=2)
-    tokens, hidden, gated = len(attended_TA), layer.out.num_out, layer.down.num_in
-    wanted = (tokens, layer.out.num_in), (tokens, hidden), (tokens, hidden), (tokens, 2 * gated), (tokens, gated)
+    tokens, hidden, gated, width = len(attended_TA), layer.out.num_out, layer.down.num_in, layer.out.num_in
     part, gate_up, gate = workspace.memory[:3]
-    if (attended_TA.shape, residual_TH.shape, workspace.x.shape, gate_up.shape, gate.shape) != wanted or part.shape != wanted[1]:
-        raise ValueError(f"attended {attended_TA.shape}, residual {residual_TH.shape} or workspace do not fit the layer's {wanted}")
-    follows = layer.qkv is None or (layer.qkv.num_in == hidden and workspace.qkv.shape == (tokens, layer.qkv.num_out))
-    if (layer.gate_up.num_in, layer.gate_up.num_out, layer.down.num_out) != (hidden, 2 * gated, hidden) or not follows:
-        raise ValueError(f"matrices of one layer do not fit its {hidden} hidden and {gated} feed-forward elements")
-    for norm in (layer.post_norm, layer.next_norm, layer.attention_norm, layer.gated_norm):
-        if norm is not None and norm.shape != (hidden,):
-            raise ValueError(f"a norm has {norm.shape} weights for {hidden} hidden elements")
+    arrays = {
+        "attended_TA": (attended_TA, width),
+        "residual_TH": (residual_TH, hidden),
+        "workspace.x": (workspace.x, hidden),
+        "workspace of projections": (part, hidden),
+        "workspace of gates": (gate_up, 2 * gated),
+        "workspace behind gates": (gate, gated),
+    }
+    if layer.qkv is not None:
+        arrays["workspace.qkv"] = (workspace.qkv, layer.qkv.num_out)
+    for name, (array, columns) in arrays.items():
+        check_array(name, array, dtype=np.float32, ndim=2)
+        if array.shape != (tokens, columns):
+            raise ValueError(f"{name} has the shape {array.shape}, the layer wants {(tokens, columns)}")
+    rounded = [codes.shape for codes in workspace.memory[3::2]]
+    if rounded != [(tokens, width), (tokens, hidden), (tokens, gated)]:
+        raise ValueError(
+            f"the workspace's rounded rows {rounded} do not fit {tokens} tokens of {width}, {hidden} and {gated} elements"
+        )
+
+
+def _check_layer(layer: AfterAttention) -> None:
+    hidden, gated = layer.out.num_out, layer.down.num_in
+    if (layer.gate_up.num_in, layer.gate_up.num_out, layer.down.num_out) != (hidden, 2 * gated, hidden):
+        raise ValueError(f"gate_up or down do not fit {hidden} hidden and {gated} feed-forward elements")
+    if layer.qkv is not None and layer.qkv.num_in != hidden:
+        raise ValueError(f"qkv has {layer.qkv.num_in} inputs for {hidden} hidden elements")
+    widths = {"post_norm": hidden, "next_norm": hidden, "attention_norm": hidden, "gated_norm": hidden}
+    if layer.qkv is not None:
+        widths["qkv_bias"] = layer.qkv.num_out
+    for name, columns in widths.items():
+        array = getattr(layer, name)
+        if array is not None:
+            check_array(name, array, dtype=np.float32, ndim=1)
+            if array.shape != (columns,):
+                raise ValueError(f"{name} has {len(array)} elements, the layer wants {columns}")
 
 
 def after_attention(attended_TA: F32, *, residual_TH: F32, layer: AfterAttention, workspace: Workspace) -> F32:

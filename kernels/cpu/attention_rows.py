@@ -7,8 +7,8 @@ from numba import prange
 
 from kernels.cpu.attention_tile import attend, scratch
 from kernels.cpu.jit import jit, jit_parallel, num_threads
-from kernels.cpu.lanes import next_item
-from kernels.layout import F32, I32, I64, KvArray, Numbers, bits_of, check_array
+from kernels.cpu.team import new_team, take
+from kernels.layout import F32, I32, I64, KvArray, Numbers, bits_of, check_array, check_kv
 
 LOG2_E = 1.4426950408889634
 QUERIES_PER_TILE = 48
@@ -34,7 +34,7 @@ class RaggedRows:
         num_pairs: of a query token and a key that it may see.
         num_live: tokens of live rows; the others' output is 0, for nobody has written keys for them.
         tile_tokens: most tokens of an item.
-        num_elements: size of k, and of v.
+        num_elements: size of k, and of v. heads: how many kv heads lie there, and their size.
     """
 
     query_start: I32
@@ -46,14 +46,22 @@ class RaggedRows:
     num_live: int
     tile_tokens: int
     num_elements: int
+    heads: tuple[int, int]
 
     @classmethod
     def of(
-        cls, lengths: tuple[I32, I32], places: I64, *, strides: tuple[int, int], num_elements: int, tile_tokens: int
+        cls,
+        lengths: tuple[I32, I32],
+        places: I64,
+        *,
+        strides: tuple[int, int],
+        heads: tuple[int, int],
+        num_elements: int,
+        tile_tokens: int,
     ) -> "RaggedRows":
         """`lengths`: query_start and context_len. Raises ValueError when query_start falls or does not begin at 0 or above."""
         items, num_pairs, num_live = _work_items(*lengths, tile_tokens)
-        return cls(*lengths, places, strides, items, num_pairs, num_live, tile_tokens, num_elements)
+        return cls(*lengths, places, strides, items, num_pairs, num_live, tile_tokens, num_elements, heads)
 
 
 def tokens_per_tile(num_heads: int, num_kv_heads: int) -> int:
@@ -89,7 +97,7 @@ def _work_items(query_start: I32, context_len: I32, tile_tokens: int) -> tuple[I
 
 @jit
 def _run(
-    counter: I64,
+    team: I64,
     items: I64,
     q: F32,
     k: Numbers,
@@ -108,7 +116,7 @@ def _run(
     memory = scratch(tile_tokens * group, q.shape[2])
     own = np.empty((places.shape[1], 2), np.int64)
     while True:
-        index = next_item(counter)
+        index = take(team, 0)
         if index >= items.shape[0] * num_heads:
             return
         row, first, last = items[index // num_heads]
@@ -122,7 +130,7 @@ def _run(
 
 @jit_parallel
 def _run_all(
-    counter: I64,
+    team: I64,
     items: I64,
     q: F32,
     k: Numbers,
@@ -137,12 +145,10 @@ def _run_all(
     num_workers: int,
 ) -> None:
     for _ in prange(num_workers):
-        _run(counter, items, q, k, v, query_start, context_len, places, shape, scale, window, out)
+        _run(team, items, q, k, v, query_start, context_len, places, shape, scale, window, out)
 
 
-def attend_rows(
-    q_TND: F32, *, k: KvArray, v: KvArray, num_kv_heads: int, rows: RaggedRows, scale: float, window: int, out_TND: F32
-) -> None:
+def attend_rows(q_TND: F32, *, k: KvArray, v: KvArray, rows: RaggedRows, scale: float, window: int, out_TND: F32) -> None:
     """Writes attention of every query token over its row's keys 0..own position into `out_TND`.
 
     Args:
@@ -155,15 +161,20 @@ def attend_rows(
     """
     check_array("q_TND", q_TND, dtype=np.float32, ndim=3)
     check_array("out_TND", out_TND, dtype=np.float32, ndim=3)
+    check_kv("k", k, ndim=4)
+    check_kv("v", v, ndim=4)
     if q_TND.shape != out_TND.shape or rows.query_start[-1] > len(q_TND):
         raise ValueError(f"queries {q_TND.shape}, output {out_TND.shape} and rows of {rows.query_start[-1]} tokens do not fit")
+    num_kv_heads, head_dim = rows.heads
+    if q_TND.shape[2] != head_dim or not num_kv_heads or q_TND.shape[1] % num_kv_heads:
+        raise ValueError(f"queries {q_TND.shape} do not fit {num_kv_heads} kv heads of {head_dim}")
     if k.size != rows.num_elements or v.size != rows.num_elements:
         raise ValueError(f"keys {k.shape} and values {v.shape} are not the {rows.num_elements} elements that the rows lie in")
     if rows.num_live < len(q_TND):
         out_TND.fill(0)
-    counter, places = np.zeros(1, np.int64), (rows.query_start, rows.context_len, rows.places)
+    places = (rows.query_start, rows.context_len, rows.places)
     shape = (num_kv_heads, *rows.strides, rows.tile_tokens)
-    args = (counter, rows.items, q_TND, bits_of(k), bits_of(v), *places, shape, np.float32(scale * LOG2_E), window, out_TND)
+    args = (new_team(1), rows.items, q_TND, bits_of(k), bits_of(v), *places, shape, np.float32(scale * LOG2_E), window, out_TND)
     num_workers = num_threads()
     if num_workers == 1 or rows.num_pairs * q_TND.shape[1] * q_TND.shape[2] < SERIAL_PRODUCTS:
         _run(*args)

@@ -61,7 +61,7 @@ def _shared_loads(count: int) -> tuple[Callable[..., None], Callable[..., None]]
         tiles.store(total, s, first * BLOCK_SIZE, BLOCK_SIZE)
 
     def values(
-        p: F32, first: int, low: int, high: int, shrink: Numbers, v: Numbers, at: int, following: int, head_dim: int, acc: F32
+        p: F32, first: int, low: int, high: int, shrink: F32, v: Numbers, at: int, following: int, head_dim: int, acc: F32
     ) -> None:
         whole = head_dim // BLOCK_SIZE * BLOCK_SIZE
         for d in range(0, whole, BLOCK_SIZE):
@@ -80,7 +80,7 @@ _scores_4, _values_4 = _shared_loads(4)
 
 
 @inlined
-def _softmax_step(s: F32, i: int, low: int, high: int, seen: F32, top: F32, shrink: Numbers) -> None:
+def _softmax_step(s: F32, i: int, low: int, high: int, seen: F32, top: F32, shrink: F32) -> None:
     """Turns query i's scores into weights relative to its new maximum; lanes outside low..high-1 weigh exactly 0."""
     x = keep(load(s, i * BLOCK_SIZE), low, high, MINUS_INFINITY)
     new_top = max(top[i], max_lanes(x))
@@ -92,7 +92,7 @@ def _softmax_step(s: F32, i: int, low: int, high: int, seen: F32, top: F32, shri
 
 
 @inlined
-def _values_tail(p: F32, i: int, low: int, high: int, shrink: Numbers, v: Numbers, at: int, head_dim: int, acc: F32) -> None:
+def _values_tail(p: F32, i: int, low: int, high: int, shrink: F32, v: Numbers, at: int, head_dim: int, acc: F32) -> None:
     """Query i's elements behind the last whole sixteen of a head."""
     for d in range(head_dim // BLOCK_SIZE * BLOCK_SIZE, head_dim):
         total = acc[i * head_dim + d] * shrink[i]

@@ -45,6 +45,7 @@ def dense_rows(
         (query_start_R, context_len_R),
         _places(context_len_R, member_R, lead_R, num_members, member, head_dim, columns),
         strides=(head_dim * columns, columns),
+        heads=(num_kv_heads, head_dim),
         num_elements=num_members * member,
         tile_tokens=tile_tokens,
     )
@@ -82,4 +83,4 @@ def dense_attention(
     num_kv_heads = k_MKDY.shape[1]
     tile = tokens_per_tile(q_TND.shape[1], num_kv_heads)
     rows = dense_rows(query_start_R, context_len_R, member_R, lead_R, cohort_shape=k_MKDY.shape, tile_tokens=tile)
-    attend_rows(q_TND, k=k_MKDY, v=v_MKYD, num_kv_heads=num_kv_heads, rows=rows, scale=scale, window=window, out_TND=out_TND)
+    attend_rows(q_TND, k=k_MKDY, v=v_MKYD, rows=rows, scale=scale, window=window, out_TND=out_TND)

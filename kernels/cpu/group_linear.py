@@ -65,14 +65,13 @@ def _num_items(num_rows: int, num_out: int) -> int:
 
 
 @jit
-def _run_item(item: int, weights: Matrix, bits: int, rows: Rows, out: F32) -> None:
-    """Some panels for some rows. A last panel that is wider than the output goes through memory of its own."""
+def _run_item(item: int, weights: Matrix, bits: int, rows: Rows, spare: F32, out: F32) -> None:
+    """Some panels for some rows. A last panel that is wider than the output goes through `spare`, f32 [ROWS_AT_ONCE, PANEL]."""
     num_rows, num_out = out.shape
     num_panels = (num_out + PANEL - 1) // PANEL
     items_across = (num_panels + PANELS_PER_ITEM - 1) // PANELS_PER_ITEM
     row, panel = item // items_across * ROWS_PER_ITEM, item % items_across * PANELS_PER_ITEM
     last_row = min(row + ROWS_PER_ITEM, num_rows)
-    spare = np.empty((ROWS_AT_ONCE, PANEL), np.float32)
     for first in range(row, last_row, ROWS_AT_ONCE):
         last = min(first + ROWS_AT_ONCE, last_row)
         for p in range(panel, min(panel + PANELS_PER_ITEM, num_panels)):
@@ -103,9 +102,10 @@ def round_rows(team: I64, phase: int, x: F32, rows: Rows) -> None:
 def multiply(team: I64, phase: int, rows: Rows, weights: Matrix, bits: int, out: F32) -> None:
     """A phase of a team: out = rows W^T."""
     count = _num_items(out.shape[0], out.shape[1])
+    spare = np.empty((ROWS_AT_ONCE, PANEL), np.float32)
     item = take(team, phase)
     while item < count:
-        _run_item(item, weights, bits, rows, out)
+        _run_item(item, weights, bits, rows, spare, out)
         item = done_then_take(team, phase)
     wait(team, phase, count)
 

@@ -302,14 +302,3 @@ def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.intp), codegen
-
-
-@intrinsic
-def next_item(typingctx: Any, counter: Any) -> Any:
-    """Takes a number from an int64 counter shared by threads: each caller gets another one."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address = pointer(context, builder, signature.args[0], args[0], context.get_constant(types.intp, 0), to=ir.IntType(64))
-        return builder.atomic_rmw("add", address, ir.Constant(ir.IntType(64), 1), "monotonic")
-
-    return types.int64(counter), codegen

@@ -21,13 +21,15 @@ def _places(tables: I32, num_blocks: int, block_elements: int) -> I64:
 def paged_rows(
     query_start_R: I32, context_len_R: I32, block_tables_RW: I32, *, cache_shape: tuple[int, ...], tile_tokens: int
 ) -> RaggedRows:
-    """The rows of a step over a cache whose keys have the shape [B, K, D, 16]; arguments as in `paged_attention`."""
+    """The rows of a step over a cache whose keys have the shape [B, K, D, 16]; arguments and errors as in `paged_attention`."""
+    check_rows(query_start_R, context_len_R, block_tables_RW)
     num_blocks, num_kv_heads, head_dim, _ = cache_shape
     block = num_kv_heads * head_dim * BLOCK_SIZE
     return RaggedRows.of(
         (query_start_R, context_len_R),
         _places(block_tables_RW, num_blocks, block),
         strides=(head_dim * BLOCK_SIZE, BLOCK_SIZE),
+        heads=(num_kv_heads, head_dim),
         num_elements=num_blocks * block,
         tile_tokens=tile_tokens,
     )
@@ -61,7 +63,6 @@ def paged_attention(
         ValueError: shapes, types or memory order do not fit.
     """
     check_cache(k_BKDP, v_BKPD, num_heads=q_TND.shape[1], head_dim=q_TND.shape[2])
-    check_rows(q_TND, out_TND, query_start_R, context_len_R, block_tables_RW)
     tile = tile_tokens or tokens_per_tile(q_TND.shape[1], k_BKDP.shape[1])
     rows = paged_rows(query_start_R, context_len_R, block_tables_RW, cache_shape=k_BKDP.shape, tile_tokens=tile)
-    attend_rows(q_TND, k=k_BKDP, v=v_BKPD, num_kv_heads=k_BKDP.shape[1], rows=rows, scale=scale, window=window, out_TND=out_TND)
+    attend_rows(q_TND, k=k_BKDP, v=v_BKPD, rows=rows, scale=scale, window=window, out_TND=out_TND)

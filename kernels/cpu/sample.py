@@ -13,11 +13,11 @@ from numba import prange
 from kernels.cpu import lanes
 from kernels.cpu.exponential import exp
 from kernels.cpu.jit import inlined, jit, jit_parallel, num_threads
-from kernels.cpu.lanes import next_item
 from kernels.cpu.logprobs import scan, score
 from kernels.cpu.noise import row_key, uniform
 from kernels.cpu.sample_adjust import adjust, needs_adjusting
 from kernels.cpu.sample_filter import cut
+from kernels.cpu.team import new_team, take
 from kernels.layout import F32, I32, I64, check_array
 from kernels.logprobs_result import TokenLogprobs
 from kernels.sample_columns import GREEDY_BELOW, Rows, SampleColumns
@@ -100,10 +100,10 @@ def _row(logits: F32, c: Rows, row: int, num_valid: int, token_ids: I32, out: To
 
 
 @jit
-def _run(counter: I64, logits: F32, c: Rows, num_valid: int, token_ids: I32, out: TokenLogprobs) -> None:
+def _run(team: I64, logits: F32, c: Rows, num_valid: int, token_ids: I32, out: TokenLogprobs) -> None:
     """One thread: takes rows until none is left; their costs differ too much to deal them out beforehand."""
     while True:
-        row = next_item(counter)
+        row = take(team, 0)
         if row >= logits.shape[0]:
             return
         _row(logits, c, row, num_valid, token_ids, out)
@@ -111,9 +111,9 @@ def _run(counter: I64, logits: F32, c: Rows, num_valid: int, token_ids: I32, out
 
 @jit_parallel
 def _run_all(logits: F32, c: Rows, num_valid: int, token_ids: I32, out: TokenLogprobs, num_workers: int) -> None:
-    counter = np.zeros(1, np.int64)
+    team = new_team(1)
     for _ in prange(num_workers):
-        _run(counter, logits, c, num_valid, token_ids, out)
+        _run(team, logits, c, num_valid, token_ids, out)
 
 
 def sample(logits_SV: F32, *, columns: SampleColumns, num_valid: int) -> tuple[I32, TokenLogprobs]:

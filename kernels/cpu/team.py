@@ -2,6 +2,7 @@
 
 A phase has a number of items. A worker takes items until none is left and then waits until those that others took are done. It
 never waits for a worker that has not come, so a team cannot hang, however few threads it is given: one alone does everything.
+But nothing may raise while an item is held (memory is allocated before the first one is taken): the others would wait for it.
 """
 
 import platform
@@ -24,6 +25,7 @@ _COUNT = ir.IntType(64)
 _PAUSE: Final = "llvm.x86.sse2.pause" if platform.machine() in ("x86_64", "AMD64") else ""
 
 
+@jit
 def new_team(num_phases: int) -> I64:
     """Counters of a call that has so many phases: items taken and items done, a cache line each."""
     return np.zeros(2 * num_phases * _LINE, np.int64)

@@ -25,21 +25,20 @@ def choose_bucket(buckets: Buckets, *, discrete: bool, prefill_floor: int = 0) -
     Neither the shortest-first rule nor the override looks at waiting, so both give way once somebody has waited longer than the
     override may take: the bucket of highest priority runs then, and priority grows with waiting. Nobody starves.
 
-    `prefill_floor`: a prompt that has waited so many decisions goes before all completions; 0 = no such limit. Where all
-    completions are one bucket, priority alone would let a prompt wait for the sum of their logarithms: 200 decisions beside 31
-    rows of 100 tokens.
+    `prefill_floor`: who has waited so many decisions goes first, whoever it is, the longest wait before others; 0 = no such limit.
+    Where all completions are one bucket, priority alone would let a prompt wait for the sum of their logarithms: 200 decisions
+    beside 31 rows of 100 tokens.
     """
-    waiting = {key: rows for key, rows in buckets.items() if prefill_floor and _longest_wait(rows) >= prefill_floor}
-    if waiting:
-        return highest_priority(waiting)
+    longest = max(sorted(buckets), key=lambda key: _longest_wait(buckets[key]))
+    if 0 < prefill_floor <= _longest_wait(buckets[longest]):
+        return longest
     if is_overdue(buckets):
         return highest_priority(buckets)
     return min(buckets) if discrete else select_running_bucket(buckets)
 
 
 def _longest_wait(rows: Sequence[Candidate]) -> int:
-    """Of the prompts in a bucket; -1 without any."""
-    return max((row.urgency for row in rows if row.is_prompt), default=-1)
+    return max(row.urgency for row in rows)
 
 
 def is_overdue(buckets: Buckets) -> bool:

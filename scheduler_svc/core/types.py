@@ -71,8 +71,8 @@ class Limits:
         admission: the policy by name: `paged` mixes everything, `bucketed` and `ragged` run one bucket a step.
         layout: how executors keep a cohort's rows; `aligned` and `stripped` go with `bucketed` and `ragged` only.
         cadence: `auto` = as layout and grant need it; anything else must agree with them.
-        prefill_floor: with a ragged grant, decisions that a prompt waits at most for completions; 0 = as priority says, which is
-            what recordings mean that do not know this setting.
+        prefill_floor: with a ragged grant, decisions after which whoever waits goes first, prompts beside a large cohort above all;
+            0 = as priority says, which is what recordings mean that do not know this setting.
     """
 
     max_waiting_requests: int = 2048

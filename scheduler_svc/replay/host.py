@@ -25,7 +25,8 @@ def flags_for(caps: GetCapabilitiesResponse) -> list[str]:
     flags = [word for flag, value in numbers.items() for word in (flag, str(value))]
     if caps.device == "fake":
         return [*flags, "--backend", "fake"]
-    return [*flags, "--precision", caps.precision]
+    # recordings made before the cache had a type of its own were made in float32
+    return [*flags, "--precision", caps.precision, "--kv-cache-dtype", caps.kv_cache_dtype or "float32"]
 
 
 @contextlib.contextmanager

@@ -4,12 +4,15 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer
 
 from executor_svc.backends.cpu import CpuBackend
 from executor_svc.config import ExecutorSettings
 from executor_svc.model.errors import ModelError
 from executor_svc.plan import Sampling
+from executor_svc.wire import capabilities
+from scheduler_svc.replay.host import flags_for
 from tests.support import tiny_models
 from tests.support.batches import Driver
 
@@ -66,6 +69,28 @@ def test_kv_memory_decides_the_blocks(folder):
     assert halves.info.num_blocks == 20
     assert {array.dtype for array in (*halves._cache.keys, *halves._cache.values)} == {np.dtype(np.float16)}
     assert CpuBackend(told(folder, precision="int8", num_blocks=0, kv_memory=memory)).info.num_blocks == 20
+
+
+@pytest.mark.parametrize("kv", ["float32", "float16"])
+def test_a_replay_asks_for_the_type_that_keys_and_values_had(folder, kv):
+    """A recording that knows no type was made in float32."""
+    backend = CpuBackend(told(folder, kv_cache_dtype=kv))
+    caps = capabilities(backend.model, backend.info, instance_id="x")
+    assert flags_for(caps)[-2:] == ["--kv-cache-dtype", kv]
+    caps.ClearField("kv_cache_dtype")
+    assert flags_for(caps)[-2:] == ["--kv-cache-dtype", "float32"]
+
+
+def test_a_value_beyond_half_precision_ends_its_row_by_name(tmp_path):
+    model = tiny_models.make(tiny_models.configs()["llama"])
+    with torch.no_grad():
+        model.model.layers[1].self_attn.v_proj.weight.mul_(1e7)
+    folder = tiny_models.save(model, tmp_path / "loud")
+    for kv, ended in (("float32", {}), ("float16", {0: "internal"})):
+        driver = Driver(CpuBackend(told(folder, kv_cache_dtype=kv)))
+        sequence = driver.add(prompt_of(20))
+        errors = driver.run([(sequence, 20)]).row_errors
+        assert {row: code for row, (code, _) in errors.items()} == ended
 
 
 def test_b070_a_row_that_is_not_finite_fails_alone(backend):

@@ -84,5 +84,5 @@ def test_capabilities_leave_nothing_unsaid() -> None:
     backend = FakeBackend(FakeOptions())
     caps = capabilities(backend.model, backend.info, instance_id="x")
     unsaid = {field.name for field in GetCapabilitiesResponse.DESCRIPTOR.fields} - {field.name for field, _ in caps.ListFields()}
-    assert unsaid == {"mtp_depth", "rank"}
+    assert unsaid == {"mtp_depth", "rank", "kv_cache_dtype"}, "the fake drafts nothing, is alone and has no keys"
     assert model_to_wire(backend.model).HasField("bos_token_id")

@@ -151,18 +151,38 @@ def test_a_row_that_is_not_finite_stays_alone(bad):
     np.testing.assert_array_equal(broken[others], healthy[others])
 
 
-def test_what_does_not_fit_is_refused():
+def test_arrays_that_do_not_fit_are_refused_by_name():
     layer = layer_of("llama")
     attended, residual = batch(3)
 
-    def refused(match: str, *, layer=layer, attended=attended, residual=residual, workspace=None) -> None:
+    def refused(match: str, *, attended=attended, residual=residual, workspace=None) -> None:
+        before = residual.copy()
         with pytest.raises(ValueError, match=match):
             after_attention(attended, residual_TH=residual, layer=layer, workspace=workspace or space(3))
+        np.testing.assert_array_equal(residual, before)
 
-    refused("workspace", workspace=space(4))
-    refused("residual", residual=residual[:2].copy())
-    refused("want", attended=attended.astype(np.float64))
-    refused("norm", layer=replace(layer, post_norm=np.ones(3, np.float32)))
-    refused("do not fit", layer=replace(layer, down=layer.out))
-    refused("matrices", layer=replace(layer, gate_up=layer.out))
-    refused("matrices", layer=replace(layer, qkv=layer.out))
+    refused("workspace.x", workspace=space(4))
+    refused("residual_TH", residual=residual[:2].copy())
+    refused("attended_TA", attended=attended.astype(np.float64))
+    refused("attended_TA", attended=attended[:, :64].copy())
+    refused("rounded rows", workspace=Workspace.of(3, attended=32, hidden=HIDDEN, intermediate=GATED, qkv=QKV))
+    refused("workspace.qkv", workspace=Workspace.of(3, attended=ATTENDED, hidden=HIDDEN, intermediate=GATED, qkv=QKV - 1))
+    refused("gates", workspace=Workspace.of(3, attended=ATTENDED, hidden=HIDDEN, intermediate=32, qkv=QKV))
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("post_norm", lambda layer: np.ones(3, np.float32)),
+        ("next_norm", lambda layer: layer.next_norm.astype(np.float64)),
+        ("gated_norm", lambda layer: np.ones((HIDDEN, 1), np.float32)),
+        ("qkv_bias", lambda layer: np.ones(1, np.float32)),
+        ("down", lambda layer: layer.out),
+        ("gate_up", lambda layer: layer.out),
+        ("qkv", lambda layer: layer.out),
+    ],
+)
+def test_a_layer_whose_parts_do_not_fit_is_never_made(name, made):
+    layer = layer_of("llama")
+    with pytest.raises(ValueError, match=name):
+        replace(layer, **{name: made(layer)})

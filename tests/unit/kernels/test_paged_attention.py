@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from kernels.cpu import jit
+from kernels.cpu.attention_rows import attend_rows
+from kernels.cpu.paged_attention import paged_rows
 from kernels.reference.paged_attention import paged_attention as reference
 from tests.support.paged_batches import paged_batch
 
@@ -137,3 +139,28 @@ def test_arguments_that_do_not_fit_are_refused(change):
 
 def test_the_thread_pool_can_be_entered_from_several_threads():
     assert numba.threading_layer() == "omp"
+
+
+def test_prepared_rows_meet_only_the_cache_that_they_were_made_for():
+    """As many elements in another shape would be read beyond the end."""
+    batch = paged_batch([(20, 1), (9, 3)], num_heads=4, num_kv_heads=2, head_dim=64)
+    tables = (batch.query_start, batch.context_len, batch.tables)
+    rows = paged_rows(*tables, cache_shape=batch.k.shape, tile_tokens=4)
+
+    def refused(match: str, *, q=batch.q, k=batch.k, v=batch.v) -> None:
+        with pytest.raises(ValueError, match=match):
+            attend_rows(q, k=k, v=v, rows=rows, scale=1.0, window=0, out_TND=np.empty_like(q))
+
+    attend_rows(batch.q, k=batch.k, v=batch.v, rows=rows, scale=1.0, window=0, out_TND=np.empty_like(batch.q))
+    refused("kv heads of 64", q=np.zeros((4, 4, 128), np.float32))
+    refused("2 kv heads", q=np.zeros((4, 3, 64), np.float32))
+    refused("elements", k=np.zeros((1, 2, 64, 16), np.float32))
+    refused("v: want", v=batch.v.astype(np.float64))
+    refused("k: want", k=batch.k[:, :, ::2])
+    for wrong in (
+        (batch.query_start[:1], batch.context_len[:1], batch.tables[:1]),
+        (batch.query_start, batch.context_len, batch.tables[:1]),
+        (batch.query_start.astype(np.int64), batch.context_len, batch.tables),
+    ):
+        with pytest.raises(ValueError, match=r"query_start|block_tables"):
+            paged_rows(*wrong, cache_shape=batch.k.shape, tile_tokens=4)

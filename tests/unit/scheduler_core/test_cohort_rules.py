@@ -77,7 +77,7 @@ def test_a_restored_core_goes_on_with_the_same_rule():
 def test_a_snapshot_of_an_earlier_release_is_restored_as_paged():
     core = House().core
     data = core.snapshot()
-    for name in ("admission", "layout", "cadence"):
+    for name in ("admission", "layout", "cadence", "prefill_floor"):
         del data["limits"][name]
     for record in data["executors"]:
         del record["cohort"]

@@ -163,6 +163,22 @@ def test_the_floor_is_nothing_to_an_executor_that_refuses():
     assert decisions_until_a_prompt_runs(floor=1, granted=False) == decisions_until_a_prompt_runs(floor=0, granted=False)
 
 
+def test_a13_a_stream_of_prompts_does_not_hold_up_a_row_that_decodes():
+    """Twelve prompts of their own lengths always wait, one of them longer than the floor: the row runs in its turn."""
+    one = house(limits={"prefill_floor": 8, "max_num_seqs": 32}, max_num_seqs=32, num_blocks=1200)
+    one.thorough = False
+    one.ask([9] * 16, max_tokens=180, end_after=180)
+    drain_prompts(one)
+    waited, asked = [0], 0
+    for _ in range(300):
+        while len(one.core.queue) < 12:
+            one.ask([3] * (20 + asked % 40), max_tokens=1)
+            asked += 1
+        waited.append(0 if 0 in turn(one)[0] else waited[-1] + 1)
+    assert 0 in one.core.sequences
+    assert max(waited) < 40
+
+
 def test_a13_nobody_starves():
     assert longest_wait(num_turns=530) == 257
 
