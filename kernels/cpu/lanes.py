@@ -249,16 +249,6 @@ def max_lanes(typingctx: Any, value: Any) -> Any:
 
 
 @intrinsic
-def larger(typingctx: Any, a: Any, b: Any) -> Any:
-    """The greater of both in each lane; b where either is NaN."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.select(builder.fcmp_ordered(">", *args), *args)
-
-    return LANES(LANES, LANES), codegen
-
-
-@intrinsic
 def any_at_least(typingctx: Any, a: Any, b: Any) -> Any:
     """Whether a >= b in some lane."""
 
