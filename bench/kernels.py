@@ -5,6 +5,7 @@ A line is the best of several rounds, so that a busy machine disturbs it least, 
 
 import argparse
 import os
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +15,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np
 import torch
 
+from kernels.cpu.after_attention import AfterAttention, Workspace, after_attention
 from kernels.cpu.gated_mul import gelu_mul, silu_mul
+from kernels.cpu.group_linear import group_linear
 from kernels.cpu.jit import set_num_threads
 from kernels.cpu.paged_attention import paged_attention
-from kernels.cpu.rms_norm import rms_norm
+from kernels.cpu.rms_norm import add_rms_norm, rms_norm
 from kernels.cpu.sample import sample
+from kernels.group_weights import GROUP, GroupWeights, PackedGroups, pack
 from kernels.layout import BLOCK_SIZE, F32, cache_shapes
 
 HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64
@@ -34,6 +38,15 @@ def best_s(run: Callable[[], object], *, rounds: int = 15) -> float:
         run()
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+def in_turn(run: Callable[[], object], peer: Callable[[], object], *, rounds: int = 25) -> tuple[float, float]:
+    """(median seconds of `run`, median ratio of the peer's time to it round by round): for runs too long to meet a quiet moment."""
+    times, ratios = [], []
+    for _ in range(rounds):
+        times.append(best_s(run, rounds=1))
+        ratios.append(best_s(peer, rounds=1) / times[-1])
+    return statistics.median(times), statistics.median(ratios)
 
 
 @dataclass(frozen=True)
@@ -125,6 +138,47 @@ def elementwise_lines() -> list[str]:
     ]
 
 
+def four_bits(num_out: int, num_in: int) -> PackedGroups:
+    """Random codes."""
+    scale = np.full((num_out, num_in // GROUP), 0.01, np.float16)
+    codes = np.random.default_rng(num_out).integers(0, 16, (num_out, num_in)).astype(np.uint8)
+    return pack(GroupWeights(codes, scale, scale * np.float16(-7.5)))
+
+
+def layer_line(num_rows: int) -> str:
+    """Thirty layers between attentions, in one call each and part by part."""
+    one = np.ones(576, np.float32)
+    shapes = {"out": (576, 576), "gate_up": (3072, 576), "down": (576, 1536), "qkv": (960, 576)}
+    matrices = [{name: four_bits(*shape) for name, shape in shapes.items()} for _ in range(30)]
+    layers = [
+        AfterAttention(
+            out=parts["out"], gate_up=parts["gate_up"], down=parts["down"], qkv=parts["qkv"], post_norm=one, next_norm=one, eps=1e-5
+        )
+        for parts in matrices
+    ]
+    space = Workspace(num_rows, attended=576, hidden=576, intermediate=1536, qkv=960)
+    attended = np.random.default_rng(0).standard_normal((num_rows, 576), np.float32)
+    residual, x, part = (np.zeros_like(attended) for _ in range(3))
+    gate_up, gated, qkv = (np.empty((num_rows, width), np.float32) for width in (3072, 1536, 960))
+
+    def whole() -> None:
+        for layer in layers:
+            after_attention(attended, residual_TH=residual, layer=layer, workspace=space)
+
+    def part_by_part() -> None:
+        for weights in matrices:
+            group_linear(attended, weights=weights["out"], out_MN=part)
+            add_rms_norm(part, residual_TH=residual, weight_H=one, eps=1e-5, out_TH=x)
+            group_linear(x, weights=weights["gate_up"], out_MN=gate_up)
+            silu_mul(gate_up, out_TI=gated)
+            group_linear(gated, weights=weights["down"], out_MN=part)
+            add_rms_norm(part, residual_TH=residual, weight_H=one, eps=1e-5, out_TH=x)
+            group_linear(x, weights=weights["qkv"], out_MN=qkv)
+
+    ours, ratio = in_turn(whole, part_by_part)
+    return f"after_attention, {num_rows:2} rows x 30 layers {ours * 1e3:7.2f} ms {ratio:18.2f} x its parts, median in turn"
+
+
 class Columns:
     """Sampling columns of `num_rows` rows, neutral but for `changes`."""
 
@@ -183,7 +237,8 @@ def main(argv: list[str] | None = None) -> int:
     set_num_threads(threads)
     torch.set_num_threads(threads)
     print(f"{threads} threads; heads {HEADS}/{KV_HEADS} x {HEAD_DIM}, float32, best round")
-    for line in (decode_line(), prefill_line(128), prefill_line(1024), *elementwise_lines(), *sampler_lines()):
+    lines = (decode_line(), prefill_line(128), prefill_line(1024), *map(layer_line, (1, 8, 32)))
+    for line in (*lines, *elementwise_lines(), *sampler_lines()):
         print(line)
     return 0
 

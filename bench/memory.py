@@ -1,7 +1,8 @@
 """How much memory a server needs for so many rows of such a length, from the model's configuration, before anything is started.
 
-Bounds, not guesses: weights count as float32, every block as touched, and a dense cohort as long as its longest row, three times
-over, since a membership change copies the old cohort (and the prompts that enter) into a new one while the old one stands.
+Bounds, not guesses: weights, keys and values count as float32 whatever they are, every block as touched, and a dense cohort as long
+as its longest row, three times over, since a membership change copies the old cohort (and the prompts that enter) into a new one
+while the old one stands.
 """
 
 from dataclasses import dataclass

@@ -86,12 +86,12 @@ class Space:
             "intermediate": config.intermediate_size,
             "qkv": (config.num_heads + 2 * config.num_kv_heads) * config.head_dim,
         }
-        self._kept = fused.Workspace.of(0, **self._widths)
+        self._kept = fused.Workspace(0, **self._widths)
 
     def of(self, num_rows: int) -> fused.Workspace:
         """For so many rows; what was in it is gone."""
         if len(self._kept.x) != num_rows:
-            self._kept = fused.Workspace.of(num_rows, **self._widths)
+            self._kept = fused.Workspace(num_rows, **self._widths)
         return self._kept
 
 

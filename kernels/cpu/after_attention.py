@@ -66,21 +66,22 @@ class AfterAttention:
         _check_layer(self)
 
 
-@dataclass(frozen=True, slots=True)
 class Workspace:
-    """Memory of a forward pass, used by one layer after the other: for T tokens, and what the widest layers want."""
+    """Memory of a forward pass, used by one layer after the other; only its results are for reading, `x` [T, H] and `qkv` [T, C].
 
-    x: F32
-    qkv: F32
-    memory: Memory
+    Attributes:
+        shape: (T, A, H, I, C) that it was made for. It makes its own arrays, so whoever has the shape knows them all.
+    """
 
-    @classmethod
-    def of(cls, num_tokens: int, *, attended: int, hidden: int, intermediate: int, qkv: int) -> "Workspace":
+    __slots__ = ("memory", "qkv", "shape", "x")
+
+    def __init__(self, num_tokens: int, *, attended: int, hidden: int, intermediate: int, qkv: int) -> None:
         """Uninitialised."""
-        x, q, part = (np.empty((num_tokens, width), np.float32) for width in (hidden, qkv, hidden))
+        self.shape = (num_tokens, attended, hidden, intermediate, qkv)
+        self.x, self.qkv, part = (np.empty((num_tokens, width), np.float32) for width in (hidden, qkv, hidden))
         gate_up, gated = (np.empty((num_tokens, width), np.float32) for width in (2 * intermediate, intermediate))
         rows = [new_rows(num_tokens, width) for width in (attended, hidden, intermediate)]
-        return cls(x, q, (part, gate_up, gated, *rows[0], *rows[1], *rows[2]))
+        self.memory: Memory = (part, gate_up, gated, *rows[0], *rows[1], *rows[2])
 
 
 @jit
@@ -163,27 +164,14 @@ def _run_all(
 
 
 def _check(attended_TA: F32, residual_TH: F32, layer: AfterAttention, workspace: Workspace) -> None:
-    tokens, hidden, gated, width = len(attended_TA), layer.out.num_out, layer.down.num_in, layer.out.num_in
-    part, gate_up, gate = workspace.memory[:3]
-    arrays = {
-        "attended_TA": (attended_TA, width),
-        "residual_TH": (residual_TH, hidden),
-        "workspace.x": (workspace.x, hidden),
-        "workspace of projections": (part, hidden),
-        "workspace of gates": (gate_up, 2 * gated),
-        "workspace behind gates": (gate, gated),
-    }
-    if layer.qkv is not None:
-        arrays["workspace.qkv"] = (workspace.qkv, layer.qkv.num_out)
-    for name, (array, columns) in arrays.items():
-        check_array(name, array, dtype=np.float32, ndim=2)
-        if array.shape != (tokens, columns):
-            raise ValueError(f"{name} has the shape {array.shape}, the layer wants {(tokens, columns)}")
-    rounded = [codes.shape for codes in workspace.memory[3::2]]
-    if rounded != [(tokens, width), (tokens, hidden), (tokens, gated)]:
-        raise ValueError(
-            f"the workspace's rounded rows {rounded} do not fit {tokens} tokens of {width}, {hidden} and {gated} elements"
-        )
+    check_array("attended_TA", attended_TA, dtype=np.float32, ndim=2)
+    check_array("residual_TH", residual_TH, dtype=np.float32, ndim=2)
+    num_tokens, attended, hidden, intermediate, qkv = workspace.shape
+    if attended_TA.shape != (num_tokens, attended) or residual_TH.shape != (num_tokens, hidden):
+        raise ValueError(f"attended_TA {attended_TA.shape} or residual_TH {residual_TH.shape} do not fit {workspace.shape}")
+    wanted = (layer.out.num_in, layer.out.num_out, layer.down.num_in, qkv if layer.qkv is None else layer.qkv.num_out)
+    if (attended, hidden, intermediate, qkv) != wanted:
+        raise ValueError(f"workspace for {(attended, hidden, intermediate, qkv)} elements, the layer has {wanted}")
 
 
 def _check_layer(layer: AfterAttention) -> None:

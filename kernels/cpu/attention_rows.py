@@ -114,18 +114,15 @@ def _run(
     num_heads, head_stride, key_stride, tile_tokens = shape
     group = q.shape[1] // num_heads
     memory = scratch(tile_tokens * group, q.shape[2])
-    own = np.empty((places.shape[1], 2), np.int64)
     while True:
         index = take(team, 0)
         if index >= items.shape[0] * num_heads:
             return
         row, first, last = items[index // num_heads]
         head = index % num_heads
-        for j in range(own.shape[0]):
-            for side in range(2):
-                own[j, side] = places[row, j, side] + head * head_stride if places[row, j, side] >= 0 else -1
         position = context_len[row] - query_start[row + 1] + first
-        attend(q, k, v, own, key_stride, first, last, position, head, group, scale, window, memory, out)
+        strides = (head_stride, key_stride)
+        attend(q, k, v, places[row], strides, first, last, position, head, group, scale, window, memory, out)
 
 
 @jit_parallel

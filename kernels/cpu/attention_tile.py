@@ -111,13 +111,17 @@ def _tile_step(
     v: Numbers,
     at: I64,
     following: I64,
+    offset: int,
     stride: int,
     head_dim: int,
     memory: Scratch,
 ) -> None:
-    """Queries first..last-1 look at tokens low..high-1 of the tile at `at` (k's place, v's). Only the first fetch `following`."""
+    """Queries first..last-1 look at tokens low..high-1 of the tile `offset` behind `at` (k's place, v's), for the kv head there.
+
+    Only the first of them fetch `following`.
+    """
     q, acc, s, seen, top, shrink = memory
-    k_at, v_at, k_next, v_next = at[0], at[1], following[0], following[1]
+    k_at, v_at, k_next, v_next = at[0] + offset, at[1] + offset, following[0] + offset, following[1] + offset
     while first < last:
         count = last - first
         if count >= 4:
@@ -177,7 +181,7 @@ def attend(
     k: Numbers,
     v: Numbers,
     places: I64,
-    stride: int,
+    strides: tuple[int, int],
     first: int,
     last: int,
     position: int,
@@ -190,8 +194,8 @@ def attend(
 ) -> None:
     """Tokens first..last-1, the first at `position` of its row, for kv head `head`, whose `group` query heads go together.
 
-    `places` i64 [tiles, 2]: where each of the row's tiles begins in k and in v for this head, negative = nowhere: an output that
-    needs it is NaN. `scale` includes log2(e): weights are powers of 2.
+    `places` i64 [tiles, 2]: where each of the row's tiles begins in k and in v for head 0, negative = nowhere: an output that needs
+    it is NaN. `strides`: between heads, and between dimensions of a key. `scale` includes log2(e): weights are powers of 2.
     """
     head_dim = q.shape[2]
     final = position + (last - first) - 1
@@ -201,6 +205,7 @@ def attend(
         out[first:last, head * group : (head + 1) * group] = NAN
         return
     _start(q, first, last, head, group, scale, memory)
+    offset, stride = head * strides[0], strides[1]
     for j in range(start, stop):
         base = j * BLOCK_SIZE
         following = places[min(j + PREFETCH_TILES, stop - 1)]
@@ -213,5 +218,5 @@ def attend(
                 low = max(0, position + i - window + 1 - base) if window > 0 else 0
                 high = min(BLOCK_SIZE, position + i + 1 - base)
             if low < high:
-                _tile_step(i * group, (i + step) * group, low, high, k, v, places[j], following, stride, head_dim, memory)
+                _tile_step(i * group, (i + step) * group, low, high, k, v, places[j], following, offset, stride, head_dim, memory)
     _finish(first, last, head, group, memory, out)

@@ -29,9 +29,10 @@ def choose_bucket(buckets: Buckets, *, discrete: bool, prefill_floor: int = 0) -
     Where all completions are one bucket, priority alone would let a prompt wait for the sum of their logarithms: 200 decisions
     beside 31 rows of 100 tokens.
     """
-    longest = max(sorted(buckets), key=lambda key: _longest_wait(buckets[key]))
-    if 0 < prefill_floor <= _longest_wait(buckets[longest]):
-        return longest
+    if prefill_floor:
+        longest = max(sorted(buckets), key=lambda key: _longest_wait(buckets[key]))
+        if _longest_wait(buckets[longest]) >= prefill_floor:
+            return longest
     if is_overdue(buckets):
         return highest_priority(buckets)
     return min(buckets) if discrete else select_running_bucket(buckets)
@@ -43,7 +44,7 @@ def _longest_wait(rows: Sequence[Candidate]) -> int:
 
 def is_overdue(buckets: Buckets) -> bool:
     """Whether a sequence has waited longer than any payback allows."""
-    return any(row.urgency > COALESCE_PAYBACK_STEPS for rows in buckets.values() for row in rows)
+    return any(_longest_wait(rows) > COALESCE_PAYBACK_STEPS for rows in buckets.values())
 
 
 def highest_priority(buckets: Buckets) -> BucketKey:

@@ -65,8 +65,12 @@ def batch(num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
     return (rng.standard_normal((num_tokens, width)).astype(np.float32) for width in (ATTENDED, HIDDEN))
 
 
+def rng_rows(num_tokens: int, width: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((num_tokens, width)).astype(np.float32)
+
+
 def space(num_tokens: int) -> Workspace:
-    return Workspace.of(num_tokens, attended=ATTENDED, hidden=HIDDEN, intermediate=GATED, qkv=QKV)
+    return Workspace(num_tokens, attended=ATTENDED, hidden=HIDDEN, intermediate=GATED, qkv=QKV)
 
 
 def run(layer: AfterAttention, attended: np.ndarray, residual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -161,13 +165,15 @@ def test_arrays_that_do_not_fit_are_refused_by_name():
             after_attention(attended, residual_TH=residual, layer=layer, workspace=workspace or space(3))
         np.testing.assert_array_equal(residual, before)
 
-    refused("workspace.x", workspace=space(4))
+    refused("residual_TH", workspace=space(4))
     refused("residual_TH", residual=residual[:2].copy())
     refused("attended_TA", attended=attended.astype(np.float64))
     refused("attended_TA", attended=attended[:, :64].copy())
-    refused("rounded rows", workspace=Workspace.of(3, attended=32, hidden=HIDDEN, intermediate=GATED, qkv=QKV))
-    refused("workspace.qkv", workspace=Workspace.of(3, attended=ATTENDED, hidden=HIDDEN, intermediate=GATED, qkv=QKV - 1))
-    refused("gates", workspace=Workspace.of(3, attended=ATTENDED, hidden=HIDDEN, intermediate=32, qkv=QKV))
+    narrow = rng_rows(3, 32)
+    refused("workspace", attended=narrow, workspace=Workspace(3, attended=32, hidden=HIDDEN, intermediate=GATED, qkv=QKV))
+    refused("attended_TA", workspace=Workspace(3, attended=32, hidden=HIDDEN, intermediate=GATED, qkv=QKV))
+    refused("workspace", workspace=Workspace(3, attended=ATTENDED, hidden=HIDDEN, intermediate=GATED, qkv=QKV - 1))
+    refused("workspace", workspace=Workspace(3, attended=ATTENDED, hidden=HIDDEN, intermediate=32, qkv=QKV))
 
 
 @pytest.mark.parametrize(
