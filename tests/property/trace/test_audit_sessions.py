@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from drumline.trace.reader import Recording, Segment, open_recordings
@@ -49,7 +49,19 @@ def check(session: Session, recording: Recording) -> None:
     assert outcome.difference is None
 
 
-@given(limits, options, st.integers(1, 3), st.integers(0, 10_000))
+ENDS_BEHIND_AN_ABORT = {
+    "bounds": Limits(
+        max_num_seqs=2, max_num_batched_tokens=42, plans_in_flight=3, max_waiting_requests=4, enable_prefix_caching=False
+    ),
+    "fake": FakeOptions(num_blocks=13, max_num_seqs=2, max_num_batched_tokens=64, max_model_len=200, eos_chance=0.05),
+    "num_executors": 3,
+    "seed": 1739,
+}
+"""A client goes away; its row, two plans ahead, still ends for length, and nobody has counted what it emitted since."""
+
+
+@given(bounds=limits, fake=options, num_executors=st.integers(1, 3), seed=st.integers(0, 10_000))
+@example(**ENDS_BEHIND_AN_ABORT)
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 def test_a_healthy_session_has_no_finding(bounds: Limits, fake: FakeOptions, num_executors: int, seed: int) -> None:
     with TemporaryDirectory() as folder:
