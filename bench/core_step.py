@@ -24,9 +24,9 @@ def measure(num_rows: int, *, num_steps: int = STEPS) -> list[float]:
     limits = Limits(max_num_seqs=num_rows, max_num_batched_tokens=num_rows * PROMPT, max_waiting_requests=num_rows)
     core = Scheduler(limits)
     core.add_executor(info)
-    # Prompts of different lengths, so that rows fill their blocks in different steps.
+    # Prompts of different lengths, so that rows fill blocks, and the windows that tokens are gathered in, in different steps.
     for key in range(num_rows):
-        core.add_requests([Request(key, "bench", [key + 2] * (PROMPT - key % 16), num_steps + 32)])
+        core.add_requests([Request(key, "bench", [key + 2] * (PROMPT - key % 64), num_steps + 32)])
     executor = Echo()
     flying = [executor.run(core, _plan(core)) for _ in range(2)]
     seconds = []
@@ -84,7 +84,8 @@ def main(argv: list[str]) -> int:
     for rows in [int(text) for text in argv] or [32, 256, 1024, 4096]:
         micros = sorted(second * 1e6 for second in measure(rows, num_steps=STEPS if rows <= 1024 else 200))
         p2, p50, p99 = (micros[len(micros) * percent // 100] for percent in (2, 50, 99))
-        print(f"{rows:5d} rows  p2 {p2:8.1f} us  p50 {p50:8.1f} us  p99 {p99:8.1f} us  steps {len(micros)}")
+        mean = sum(micros) / len(micros)
+        print(f"{rows:5d} rows  p2 {p2:8.1f} us  p50 {p50:8.1f} us  p99 {p99:8.1f} us  mean {mean:8.1f} us  steps {len(micros)}")
     return 0
 
 

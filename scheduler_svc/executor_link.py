@@ -41,12 +41,13 @@ class ExecutorLink:
 
     def submit(self, plan: Plan) -> bytes:
         """Sends a plan without waiting and returns its exact bytes. The engine keeps the in-flight bound, far below the queue's."""
-        message = wire.plan_to_wire(plan, session_epoch=self.session_epoch)
-        self._outgoing.put_nowait(RunPlansRequest(plan=message))
+        message = RunPlansRequest()
+        wire.fill_plan(message.plan, plan, session_epoch=self.session_epoch)
+        self._outgoing.put_nowait(message)
         self.in_flight[plan.step_id] = self._clock.now_ns()
         if not plan.repeat_rows:
             self.num_scheduled = len(plan.slots)
-        return bytes(message.SerializeToString())
+        return bytes(message.plan.SerializeToString())
 
     def returned(self, step_id: int) -> int:
         """The oldest plan in flight came back; returns when it was submitted, ns. Raises PlanRejected if it is another one."""

@@ -6,9 +6,8 @@ Opaque values of the core are messages here: `sampling` is a SamplingParams, log
 """
 
 from collections.abc import Iterable, MutableSequence, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -24,17 +23,9 @@ from scheduler_svc.core.types import ExecutorInfo, FinishReason, Layout, Outputs
 T = TypeVar("T")
 _REASONS = {int(reason): reason for reason in FinishReason}
 _LAYOUTS = {int(layout): layout for layout in Layout}
-_COMMON = frozenset(
-    {
-        *("step_id", "session_epoch", "token_ids", "length", "timing", "num_blocks_in_use", "digest"),
-        *("advance", "lead_pad", "copies"),  # an executor's own account, which the core does not read
-    }
-)
-"""Fields of a StepResult that do not call for the columns that few steps have."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """Where a step's time went on the executor, ns: waiting behind earlier plans, working, and idle before the plan arrived."""
 
     queue_ns: int
@@ -98,15 +89,13 @@ def requests_of(submit: Submit, *, first_key: int, arrival_ns: int, default_time
 
 def result_of(result: plan_pb2.StepResult) -> StepResult:
     """A result as the core reads it. Raises ValueError for columns that do not belong together or unknown reasons."""
-    # most steps have none of the rare columns; each one that is only looked at costs as much as the tokens
-    rare = {field.name for field, _ in result.ListFields()} - _COMMON
     columns = StepResult(
         step_id=result.step_id,
         token_ids=result.token_ids,
         lengths=np.asarray(result.length, np.int64),
         num_blocks_in_use=result.num_blocks_in_use,
     )
-    if rare:
+    if _has_rare_columns(result):
         columns.num_emitted = result.num_emitted[:]
         columns.finished = [(row, _REASONS[reason]) for row, reason in zip(result.finished_row, result.finish_reason, strict=True)]
         columns.skipped = result.skipped_row[:]
@@ -116,29 +105,41 @@ def result_of(result: plan_pb2.StepResult) -> StepResult:
     return columns
 
 
+def _has_rare_columns(result: plan_pb2.StepResult) -> bool:
+    """Whether a result says more than one token of every row, as those of steady decode do not."""
+    ends = result.finished_row or result.finish_reason or result.skipped_row or result.row_errors
+    return bool(ends or result.num_emitted or result.logprobs or result.prompt_logprobs)
+
+
 def times_of(result: plan_pb2.StepResult) -> StepTimes:
     """The executor's own account of a step."""
     timing = result.timing
     device_ns = timing.assemble_ns + timing.draft_ns + timing.forward_ns + timing.sample_ns
-    return StepTimes(queue_ns=timing.queue_ns, device_ns=device_ns, idle_ns=timing.idle_ns)
+    return StepTimes(timing.queue_ns, device_ns, timing.idle_ns)
 
 
 def plan_to_wire(plan: Plan, *, session_epoch: int) -> plan_pb2.StepPlan:
     """A plan as it travels; equal plans give equal bytes."""
-    wire = plan_pb2.StepPlan(
-        step_id=plan.step_id,
-        session_epoch=session_epoch,
-        grant_id=plan.grant_id,
-        cohort_id=plan.cohort_id,
-        based_on_result_step=plan.based_on_result_step,
-        cache_op=cast(plan_pb2.CacheOp.ValueType, int(plan.cache_op)),
-        layout=cast(plan_pb2.Layout.ValueType, int(plan.layout)),
-        advance=cast(plan_pb2.Advance.ValueType, int(plan.advance)),
-        repeat_rows=plan.repeat_rows,
-        block_row=plan.block_rows,
-        block_id=plan.block_ids,
-        want_digests=plan.want_digests,
-    )
+    wire = plan_pb2.StepPlan()
+    fill_plan(wire, plan, session_epoch=session_epoch)
+    return wire
+
+
+def fill_plan(wire: plan_pb2.StepPlan, plan: Plan, *, session_epoch: int) -> None:
+    """`plan_to_wire` into an empty message where it lies: a message given to another's constructor is copied."""
+    wire.step_id = plan.step_id
+    wire.session_epoch = session_epoch
+    wire.grant_id = plan.grant_id
+    wire.cohort_id = plan.cohort_id
+    wire.based_on_result_step = plan.based_on_result_step
+    wire.cache_op = cast(plan_pb2.CacheOp.ValueType, plan.cache_op)
+    wire.layout = cast(plan_pb2.Layout.ValueType, plan.layout)
+    wire.advance = cast(plan_pb2.Advance.ValueType, plan.advance)
+    wire.repeat_rows = plan.repeat_rows
+    wire.want_digests = plan.want_digests
+    if plan.block_rows:
+        wire.block_row.extend(plan.block_rows)
+        wire.block_id.extend(plan.block_ids)
     if not plan.repeat_rows:
         wire.slot.extend(plan.slots)
         wire.row_kind.extend(cast(list[plan_pb2.RowKind.ValueType], plan.row_kinds))
@@ -159,13 +160,13 @@ def plan_to_wire(plan: Plan, *, session_epoch: int) -> plan_pb2.StepPlan:
             sampling=cast(SamplingParams, new.sampling),
             num_prompt_logprobs_done=new.num_prompt_logprobs_done,
         )
-    return wire
 
 
 def step_tokens(outputs: Outputs, *, handles: Sequence[int], entries: Sequence[int] | None = None) -> ServeResponse:
     """News for one gateway. `entries` are the indices of `outputs.keys` that are its own, beside their `handles`; None = all."""
-    response = ServeResponse(tokens=StepTokens())
+    response = ServeResponse()
     tokens = response.tokens
+    tokens.SetInParent()
     tokens.handles.extend(handles)
     if entries is None:
         tokens.num_tokens.extend(outputs.num_tokens)

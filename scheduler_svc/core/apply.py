@@ -3,8 +3,8 @@
 from scheduler_svc.core.check import RowNews, plain_ints
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.news import News
-from scheduler_svc.core.residency import end, publish_scheduled, taint_readers, take_full_blocks
-from scheduler_svc.core.rows import I64, PlanInFlight, RowMap
+from scheduler_svc.core.residency import end, publish_scheduled, taint_readers, take_full_windows
+from scheduler_svc.core.rows import PlanInFlight, RowMap
 from scheduler_svc.core.sequence import LIVE, Sequence, State
 from scheduler_svc.core.types import FinishReason, Outputs, StepResult
 
@@ -16,9 +16,8 @@ class ResultApplier:
         ended: keys that ended with this result; the caller forgets them.
     """
 
-    def __init__(self, books: ExecutorBooks, *, caching: bool) -> None:
+    def __init__(self, books: ExecutorBooks) -> None:
         self._books = books
-        self._caching = caching
         self.ended: list[int] = []
 
     def apply(self, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
@@ -28,11 +27,11 @@ class ResultApplier:
         return self._apply_rows(flight, result, news)
 
     def _apply_plain(self, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
-        """Every row is a live decode that emitted one token: columns at once, then only what ended or filled a block."""
-        rows = flight.rows
-        places = news.lengths % self._books.kv.block_size
-        self._take_full_blocks(rows, news, filled=(places == 0).nonzero()[0])
-        self._books.cols.decoded(rows.slots, lengths=news.lengths, places=places, token_ids=news.token_ids)
+        """Every row is a live decode that emitted one token: columns at once, then only what ended or filled a window."""
+        rows, cols = flight.rows, self._books.cols
+        if filled := cols.full_windows(rows.slots, lengths=news.lengths):
+            self._take_full_windows(rows, news, filled=filled)
+        cols.decoded(rows.slots, lengths=news.lengths, token_ids=news.token_ids)
         out = Outputs(
             keys=rows.keys, token_ids=news.token_ids, logprobs=dict(result.logprobs), prompt_logprobs=dict(result.prompt_logprobs)
         )
@@ -41,14 +40,10 @@ class ResultApplier:
             self._end(rows.seqs[row])
         return out
 
-    def _take_full_blocks(self, rows: RowMap, news: RowNews, *, filled: I64) -> None:
-        """Tokens of the blocks that rows `filled` complete leave the columns before this step's own come in."""
-        books = self._books
-        if not len(filled):
-            return
-        seqs, lengths = [rows.seqs[row] for row in filled.tolist()], news.lengths[filled].tolist()
-        tokens = books.cols.recent[rows.slots[filled]]
-        take_full_blocks(books, seqs, lengths=lengths, tokens=tokens, caching=self._caching)
+    def _take_full_windows(self, rows: RowMap, news: RowNews, *, filled: list[int]) -> None:
+        """Tokens of the windows that rows `filled` complete leave the columns before this step's own come in."""
+        seqs, lengths = [rows.seqs[row] for row in filled], news.lengths[filled].tolist()
+        take_full_windows(self._books, seqs, lengths=lengths, tokens=self._books.cols.recent[rows.slots[filled]])
 
     def _apply_rows(self, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
         out = News()
@@ -77,7 +72,7 @@ class ResultApplier:
     ) -> None:
         seq.tokens.extend(tokens)
         length = self._confirm(flight, row, seq)
-        if self._caching and row < flight.rows.num_decodes:
+        if self._books.caching and row < flight.rows.num_decodes:
             publish_scheduled(self._books, seq, num_tokens=length, confirmed=True)
         prompt_logprobs = result.prompt_logprobs.get(row)
         if prompt_logprobs is not None:

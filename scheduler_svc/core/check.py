@@ -98,11 +98,11 @@ class ResultCheck:
 
     def _check_decodes(self, news: RowNews) -> None:
         cols, slots = self._books.cols, self._rows.slots
-        wrong = news.lengths != cols.confirmed[slots] + 1
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise self._fail(f"row {row} has length {int(news.lengths[row])}, expected {int(cols.confirmed[slots[row]]) + 1}")
-        for row in (news.lengths >= cols.limit[slots]).nonzero()[0].tolist():
+        expected = cols.expected(slots)
+        if news.lengths.tobytes() != expected.tobytes():  # both i64 [R]; a quarter of what comparing arrays costs
+            row = int((news.lengths != expected).argmax())
+            raise self._fail(f"row {row} has length {int(news.lengths[row])}, expected {int(expected[row])}")
+        for row in cols.at_limit(slots, lengths=news.lengths):
             if row not in news.finished:
                 raise self._fail(f"row {row} emitted its last token and did not finish")
 

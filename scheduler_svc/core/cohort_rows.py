@@ -13,7 +13,7 @@ def decode_rows(draft: StepDraft, seqs: list[Sequence]) -> RowMap:
     """One token by each of `seqs`, in key order; blocks that are short are taken from the youngest residents."""
     books, cols = draft.books, draft.books.cols
     rows = books.decode_rows() if len(seqs) == len(books.decoding) else RowMap(seqs, [])
-    short = (cols.upper[rows.slots] >= cols.capacity[rows.slots]).nonzero()[0].tolist()
+    short = cols.short_of_blocks(rows.slots)
     if len(short) <= books.kv.pool.num_available:
         draft.grow_decodes(rows, short)
     else:
@@ -21,8 +21,7 @@ def decode_rows(draft: StepDraft, seqs: list[Sequence]) -> RowMap:
             if seq.state is State.RUNNING:
                 draft.grow(seq, int(cols.upper[seq.slot]) + 1)
         rows = RowMap([seq for seq in seqs if seq.state is State.RUNNING and cols.upper[seq.slot] < cols.capacity[seq.slot]], [])
-    cols.upper[rows.slots] += 1
-    cols.last_step[rows.slots] = books.next_step
+    cols.plan(rows.slots, step=books.next_step)
     draft.decodes = rows
     draft.budget -= len(rows)
     if done := (cols.upper[rows.slots] >= cols.limit[rows.slots]).nonzero()[0].tolist():

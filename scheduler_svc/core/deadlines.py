@@ -1,6 +1,6 @@
 """Deadlines, earliest first. Entries of ended sequences are dropped lazily, and never outnumber the living for long."""
 
-from collections.abc import Container, Iterable, Sized
+from collections.abc import Container, Sized
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -24,7 +24,7 @@ class Deadlines:
         if deadline_ns:
             heappush(self._heap, (deadline_ns, key))
 
-    def expired(self, now_ns: int, *, alive: Alive) -> Iterable[int]:
+    def expired(self, now_ns: int, *, alive: Alive) -> list[int]:
         """Takes out and returns the living keys whose deadline is `now_ns` or before."""
         keys = []
         while self._heap and self._heap[0][0] <= now_ns:

@@ -9,6 +9,7 @@ from operator import attrgetter
 from scheduler_svc.core.cohort import Cohort
 from scheduler_svc.core.columns import SlotColumns
 from scheduler_svc.core.grant import grant_for, grant_id_of
+from scheduler_svc.core.growing import GrowingChains
 from scheduler_svc.core.kv import KvCache
 from scheduler_svc.core.prefix import PrefixChain, identity
 from scheduler_svc.core.rows import PlanInFlight, RowMap
@@ -29,6 +30,8 @@ class ExecutorBooks:
         max_rows, budget: most residents, and most tokens in one step; a resident can always decode, so max_rows <= budget.
         kv: its blocks. tables: its block tables as of the last result.
         cols: lengths per slot.
+        caching: full blocks are offered to later sequences.
+        growing: residents that decode, by the last block that they offered.
         running: residents in state RUNNING, by key. prefilling, decoding: those with rows to schedule, in key order. retired:
             residents with every row scheduled that they may have. Each of `running` is in exactly one of the three.
         leaving: residents that only wait for plans in flight (PREEMPTING, DISCARDING, WITHDRAWN), by key.
@@ -50,6 +53,8 @@ class ExecutorBooks:
         self.kv = KvCache(num_blocks=info.num_blocks, block_size=info.block_size, fingerprint=fingerprint)
         self.tables = ExecutorTables(info.num_blocks)
         self.cols = SlotColumns(info.max_num_seqs, block_size=info.block_size)
+        self.caching = limits.enable_prefix_caching
+        self.growing = GrowingChains()
         self.running: dict[int, Sequence] = {}
         self.prefilling: list[Sequence] = []
         self.decoding: list[Sequence] = []
@@ -94,7 +99,7 @@ class ExecutorBooks:
 
     def is_in_flight(self, seq: Sequence) -> bool:
         """Whether a plan that has not returned has a row of it."""
-        return int(self.cols.last_step[seq.slot]) > self.last_result_step
+        return self.cols.last_step_of(seq.slot) > self.last_result_step
 
     def decode_rows(self) -> RowMap:
         """The rows of `decoding`; one shared object as long as membership stays."""
@@ -113,8 +118,14 @@ class ExecutorBooks:
     def start_decoding(self, seq: Sequence) -> None:
         """It has decode rows to schedule."""
         insort(self.decoding, seq, key=by_key)
+        self.watch_growth(seq)
         self._decode_map = None
         self.decode_room = 0
+
+    def watch_growth(self, seq: Sequence) -> None:
+        """It fills blocks from now on, which others may look for."""
+        if self.caching:
+            self.growing.put(seq, self.prefix(seq, seq.num_published).parent(seq.num_published))
 
     def start_prefilling(self, seq: Sequence) -> None:
         """It has known tokens to schedule."""

@@ -33,7 +33,6 @@ SEQUENCE_FIELDS = (
 )
 BOOKS_FIELDS = ("draining", "next_step", "last_result_step", "cohort_id", "irregular_until", "last_all_decode")
 BOOKS_LISTS = ("free_slots", "pending_freed", "pending_aborted", "last_keys")
-COLUMNS = ("upper", "confirmed", "capacity", "limit", "last_step")
 PLAN_FIELDS = tuple(f.name for f in fields(Plan) if f.name != "new_sequences")
 _PUBLISHED_BYTES: Final = 150
 _values = attrgetter(*SEQUENCE_FIELDS)
@@ -88,7 +87,7 @@ def _freeze_books(books: ExecutorBooks, core: CoreState) -> Callable[[], Data]:
         **{name: getattr(books, name) for name in BOOKS_FIELDS},
         **{name: list(getattr(books, name)) for name in BOOKS_LISTS},
     }
-    columns = {name: getattr(books.cols, name).copy() for name in COLUMNS}
+    columns = books.cols.copies()
     groups: Data = {
         "cohort": asdict(books.cohort),
         "releasing": [list(pair) for pair in books.releasing],

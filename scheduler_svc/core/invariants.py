@@ -15,6 +15,7 @@ def check_invariants(core: CoreState) -> None:
         _check_groups(books)
         _check_blocks(books)
         _check_published(books)
+        _check_growing(books)
         _check_lengths(books, core)
         _check_slots(books)
 
@@ -91,12 +92,21 @@ def _check_published(books: ExecutorBooks) -> None:
             _require(owner is None or books.is_in_flight(owner), f"unconfirmed block {block} has no plan in flight")
 
 
+def _check_growing(books: ExecutorBooks) -> None:
+    """Whoever decodes is kept by the last name that it published, and so is nobody who is gone."""
+    residents = _residents(books)
+    for seq in books.decoding if books.caching else ():
+        name = books.prefix(seq, seq.num_published).parent(seq.num_published)
+        _require(seq in books.growing.behind(name), f"sequence {seq.key} decodes and its blocks cannot be found")
+    _require(set(books.growing) <= {seq.key for seq in residents}, "a sequence that is gone still grows")
+
+
 def _check_lengths(books: ExecutorBooks, core: CoreState) -> None:
     """confirmed <= upper <= limit and capacity; blocks cover the upper length; nothing runs past prompt + max_tokens."""
     cols = books.cols
     for seq in _residents(books):
         slot, name = seq.slot, f"sequence {seq.key}"
-        upper, confirmed = int(cols.upper[slot]), int(cols.confirmed[slot])
+        upper, confirmed = cols.upper_of(slot), cols.confirmed_of(slot)
         _require(
             confirmed <= upper <= int(cols.limit[slot]), f"{name}: {confirmed} <= {upper} <= {int(cols.limit[slot])} does not hold"
         )

@@ -5,7 +5,7 @@ from itertools import islice
 from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.policy import NOTHING, Promise, Router
-from scheduler_svc.core.residency import place
+from scheduler_svc.core.residency import find_cached, place
 from scheduler_svc.core.rows import I64, PrefillRow, RowMap
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.types import Advance, Layout, Limits
@@ -50,9 +50,9 @@ class PagedAdmission:
         return kv.pool.num_available - kv.pool.count_unheld(hits) >= need + reserved + promise.blocks
 
     def lookup(self, seq: Sequence, books: ExecutorBooks) -> list[int]:
-        """Blocks of the longest cached prefix; never all tokens, since one must be fed to sample. Changes nothing."""
+        """Blocks of the longest cached prefix; never all tokens, since one must be fed to sample. Takes nothing."""
         most = self._max_hits(seq, books)
-        return books.kv.index.match(books.prefix(seq, most), most) if most else []
+        return find_cached(books, seq, most=most) if most else []
 
     def _max_hits(self, seq: Sequence, books: ExecutorBooks) -> int:
         """Most blocks that may be hit."""
@@ -70,21 +70,17 @@ class PagedAdmission:
         if not books.decoding:
             return
         rows, cols = books.decode_rows(), books.cols
-        upper = cols.upper[rows.slots]
-        short = (upper >= cols.capacity[rows.slots]).nonzero()[0].tolist()
+        short = cols.short_of_blocks(rows.slots)
         if len(short) <= books.kv.pool.num_available:
             draft.grow_decodes(rows, short)
         else:
             rows = self._grow_by_preemption(draft, rows, short)
-            upper = cols.upper[rows.slots]
-        upper += 1
-        cols.upper[rows.slots] = upper
-        cols.last_step[rows.slots] = books.next_step
+        cols.plan(rows.slots, step=books.next_step)
         draft.decodes = rows
         draft.budget -= len(rows)
         books.decode_room -= 1
         if books.decode_room <= 0:
-            self._retire(books, rows, left=cols.limit[rows.slots] - upper)
+            self._retire(books, rows, left=cols.limit[rows.slots] - cols.upper[rows.slots])
 
     def _retire(self, books: ExecutorBooks, rows: RowMap, *, left: I64) -> None:
         """Rows with nothing `left` to feed had their last; the next look is due when the first of the others may have had its."""

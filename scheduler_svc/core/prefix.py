@@ -41,16 +41,14 @@ class PrefixChain:
 
     def extend(self, tokens: Sequence[int], num_blocks: int) -> None:
         """Names at least the first `num_blocks` blocks of `tokens`, all of them full."""
-        size = self.block_size
-        for begin in range(len(self.digests) * size, num_blocks * size, size):
-            self.push(chunk_of(tokens[begin : begin + size]))
-
-    def push(self, chunk: bytes) -> bytes:
-        """Names the next block, which has these tokens; returns its name."""
-        digest = sha256((self.digests[-1] if self.digests else self.root) + chunk).digest()
-        self.digests.append(digest)
-        self.chunks.append(chunk)
-        return digest
+        size, width = self.block_size, 4 * self.block_size
+        raw = chunk_of(tokens[len(self.digests) * size : num_blocks * size])
+        digest = self.digests[-1] if self.digests else self.root
+        for at in range(0, len(raw), width):
+            chunk = raw[at : at + width]
+            digest = sha256(digest + chunk).digest()
+            self.digests.append(digest)
+            self.chunks.append(chunk)
 
     def parent(self, index: int) -> bytes:
         """Name of the block before block `index`, or the root."""
@@ -104,18 +102,24 @@ class PrefixIndex:
             blocks.append(block)
         return blocks
 
-    def add(self, block: int, *, digest: bytes, parent: bytes, chunk: bytes, owner: int, confirmed: bool) -> bool:
+    def add(self, block: int, digest: bytes, parent: bytes, chunk: bytes, owner: int, confirmed: bool) -> bool:
         """Publishes; False, and nothing happens, when the key is taken by another block."""
         key = self._fingerprint(digest)
-        if key in self._by_key:
+        if self._by_key.setdefault(key, block) != block:
             return False
-        self._by_key[key] = block
         self.digests[block] = digest
         self.parents[block] = parent
         self.chunks[block] = chunk
         self.owners[block] = owner
         self.confirmed[block] = confirmed
         return True
+
+    def add_chain(self, chain: PrefixChain, blocks: Sequence[int], *, first: int, end: int, owner: int, confirmed: bool) -> None:
+        """`add` for blocks number `first` to `end` of a sequence whose table is `blocks`."""
+        add, parent = self.add, chain.parent(first)
+        for block, digest, chunk in zip(blocks[first:end], chain.digests[first:end], chain.chunks[first:end], strict=True):
+            add(block, digest, parent, chunk, owner, confirmed)
+            parent = digest
 
     def remove(self, block: int) -> None:
         """Un-publishes a block; nothing happens when it is not published."""

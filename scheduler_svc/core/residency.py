@@ -55,7 +55,7 @@ def withdraw(books: ExecutorBooks, seq: Sequence) -> None:
         mark_irregular(books, seq)
         books.leaving[seq.key] = seq
     else:
-        books.kv.release(seq.blocks)
+        release(books, seq)
         seq.leave()
 
 
@@ -76,7 +76,7 @@ def settle(books: ExecutorBooks, queue: WaitingQueue) -> int:
     for seq in sorted((seq for seq in books.leaving.values() if not books.is_in_flight(seq)), key=by_key):
         del books.leaving[seq.key]
         if seq.state is State.WITHDRAWN:
-            books.kv.release(seq.blocks)
+            release(books, seq)
             seq.leave()
         else:
             num_tainted += seq.state is State.DISCARDING
@@ -87,9 +87,16 @@ def settle(books: ExecutorBooks, queue: WaitingQueue) -> int:
 
 def give_back(books: ExecutorBooks, seq: Sequence) -> None:
     """Blocks return to the pool, the slot goes out with the next plan."""
-    books.kv.release(seq.blocks)
+    release(books, seq)
     books.pending_freed.append(seq.slot)
     seq.leave()
+
+
+def release(books: ExecutorBooks, seq: Sequence) -> None:
+    """Its blocks lose a holder; the full ones can be hit from now on."""
+    publish_confirmed(books, seq)
+    books.growing.remove(seq)
+    books.kv.release(seq.blocks)
 
 
 def requeue(seq: Sequence, queue: WaitingQueue) -> None:
@@ -100,7 +107,7 @@ def requeue(seq: Sequence, queue: WaitingQueue) -> None:
 
 def mark_irregular(books: ExecutorBooks, seq: Sequence) -> None:
     """Results up to its last row need a look at each row."""
-    books.irregular_until = max(books.irregular_until, int(books.cols.last_step[seq.slot]))
+    books.irregular_until = max(books.irregular_until, books.cols.last_step_of(seq.slot))
 
 
 def publish_scheduled(books: ExecutorBooks, seq: Sequence, *, num_tokens: int, confirmed: bool) -> None:
@@ -109,34 +116,40 @@ def publish_scheduled(books: ExecutorBooks, seq: Sequence, *, num_tokens: int, c
     full = num_tokens // size
     if full <= seq.num_published:
         return
-    chain = books.prefix(seq, full)
-    for index in range(seq.num_published, full):
-        digest, parent, chunk = chain.digests[index], chain.parent(index), chain.chunks[index]
-        books.kv.index.add(seq.blocks[index], digest=digest, parent=parent, chunk=chunk, owner=seq.request.key, confirmed=confirmed)
+    chain, owner = books.prefix(seq, full), seq.request.key
+    books.kv.index.add_chain(chain, seq.blocks, first=seq.num_published, end=full, owner=owner, confirmed=confirmed)
     seq.num_published = full
+    if seq in books.growing:
+        books.growing.put(seq, chain.parent(full))
 
 
-def take_full_blocks(books: ExecutorBooks, seqs: list[Sequence], *, lengths: list[int], tokens: Tokens, caching: bool) -> None:
-    """The last block below each length is full in a sequence that decodes: its tokens, as the columns have them (u32 [seqs,
-    block_size]), reach the sequence, and it is published.
+def publish_confirmed(books: ExecutorBooks, seq: Sequence) -> None:
+    """Offers the full blocks whose results have come and whose tokens are known."""
+    if books.caching:
+        num_tokens = min(books.cols.confirmed_of(seq.slot), len(seq.tokens))
+        publish_scheduled(books, seq, num_tokens=num_tokens, confirmed=True)
 
-    One loop without calls into the general way: in steady decode a sixteenth of all rows comes by here each step.
-    """
-    size, model, add = books.kv.block_size, books.info.model_digest, books.kv.index.add
-    chunks, width, at = tokens.tobytes(), 4 * size, 0
-    for seq, length in zip(seqs, lengths, strict=True):
-        chain, number, chunk = seq.chain, length // size - 1, chunks[at : at + width]
-        num_held = len(seq.held) - number * size
-        seq.held.frombytes(chunk[4 * num_held :])
-        if num_held or chain is None or not seq.num_published == len(chain.digests) == number or seq.chain_model != model:
-            if caching:
-                publish_scheduled(books, seq, num_tokens=length, confirmed=True)
-        elif caching:
-            parent = chain.digests[-1] if number else chain.root
-            digest = chain.push(chunk)
-            add(seq.blocks[number], digest=digest, parent=parent, chunk=chunk, owner=seq.request.key, confirmed=True)
-            seq.num_published = number + 1
-        at += width
+
+def find_cached(books: ExecutorBooks, seq: Sequence, *, most: int) -> list[int]:
+    """Blocks of the longest prefix of `seq` that others have computed, at most `most`; what decodes filled is named for it."""
+    chain, index = books.prefix(seq, most), books.kv.index
+    blocks = index.match(chain, most)
+    while len(blocks) < most:
+        growing = books.growing.take((chain.root, *chain.digests[: len(blocks)]), step=books.last_result_step)
+        if not growing:
+            break
+        for other in growing:
+            publish_confirmed(books, other)
+        blocks = index.match(chain, most)
+    return blocks
+
+
+def take_full_windows(books: ExecutorBooks, seqs: list[Sequence], *, lengths: list[int], tokens: Tokens) -> None:
+    """The last window below each length is full in a sequence that decodes: its tokens, as the columns have them (u32 [seqs,
+    window]), reach the sequence."""
+    for seq, length, window in zip(seqs, lengths, tokens, strict=True):
+        known = len(seq.held) - (length - books.cols.window)
+        seq.held.frombytes(window[known:].tobytes())
 
 
 def taint_readers(books: ExecutorBooks, seq: Sequence) -> None:

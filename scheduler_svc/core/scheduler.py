@@ -108,8 +108,11 @@ class Scheduler(CoreState):
 
     def tick(self, now_ns: int) -> Outputs:
         """Time passes: whatever waits or runs beyond its deadline ends."""
+        expired = self.deadlines.expired(now_ns, alive=self.sequences)
+        if not expired and not self.fit_changed:
+            return Outputs()
         news = News()
-        for key in self.deadlines.expired(now_ns, alive=self.sequences):
+        for key in expired:
             self._withdraw(self.sequences[key])
             self.counters.num_expired += 1
             news.fail(news.entry(key), FinishReason.DEADLINE, "deadline_exceeded", "the request's time to live has passed")
@@ -146,7 +149,7 @@ class Scheduler(CoreState):
         news = ResultCheck(books, flight, result).read()
         books.in_flight.popleft()
         books.last_result_step = result.step_id
-        applier = ResultApplier(books, caching=self.limits.enable_prefix_caching)
+        applier = ResultApplier(books)
         outputs = applier.apply(flight, result, news)
         for key in applier.ended:
             del self.sequences[key]

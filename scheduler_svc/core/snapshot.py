@@ -8,12 +8,10 @@ tokens and chain of each published block, the executor's block tables as of its 
 from array import array
 from typing import cast
 
-import numpy as np
-
 from scheduler_svc.core.cohort import Cohort
 from scheduler_svc.core.counters import Counters
 from scheduler_svc.core.executor import ExecutorBooks
-from scheduler_svc.core.frozen import BOOKS_FIELDS, BOOKS_LISTS, COLUMNS, REQUEST_FIELDS, SEQUENCE_FIELDS, VERSION, Data
+from scheduler_svc.core.frozen import BOOKS_FIELDS, BOOKS_LISTS, REQUEST_FIELDS, SEQUENCE_FIELDS, VERSION, Data
 from scheduler_svc.core.prefix import chunk_of
 from scheduler_svc.core.rows import PlanInFlight, PrefillRow, RowMap
 from scheduler_svc.core.sequence import Sequence, State
@@ -62,8 +60,8 @@ def _restore_books(record: Data, core: CoreState) -> ExecutorBooks:
         setattr(books, name, record[name])
     for name in BOOKS_LISTS:
         setattr(books, name, list(record[name]))
-    for name in COLUMNS:
-        setattr(books.cols, name, np.array(record["columns"][name], np.int64))
+    for name, column in record["columns"].items():
+        getattr(books.cols, name)[:] = column
     books.cohort = Cohort(**record.get("cohort", {}))
     books.releasing.extend((step, slot) for step, slot in record["releasing"])
     books.running = {key: known[key] for key in record["running"]}
@@ -74,6 +72,8 @@ def _restore_books(record: Data, core: CoreState) -> ExecutorBooks:
     for seq in (*books.running.values(), *books.leaving.values()):
         seq.cols = books.cols
     _restore_kv(books, record)
+    for seq in (*books.decoding, *books.retired.values(), *books.leaving.values()):
+        books.watch_growth(seq)
     for slot, blocks in record["tables"]:
         books.tables.by_slot[slot] = []
         for block in blocks:

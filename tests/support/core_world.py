@@ -1,9 +1,12 @@
 """Short ways to build a simulated world for tests of the scheduler core."""
 
+from array import array
 from typing import Any
 
 from scheduler_svc.core.executor import ExecutorBooks
-from scheduler_svc.core.types import ExecutorInfo, Limits, Plan
+from scheduler_svc.core.paged import PagedAdmission
+from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.types import ExecutorInfo, Limits, Plan, Request
 from scheduler_svc.sim.model_executor import SimSampling
 from scheduler_svc.sim.world import World
 
@@ -46,6 +49,13 @@ class House(World):
         """Sends one plan and returns it."""
         assert self.send(executor_id)
         return self.core.executors[executor_id].in_flight[-1].plan
+
+    def find(self, prompt: list[int]) -> list[int]:
+        """Cached blocks that a newcomer with this prompt would get now."""
+        policy = self.core.policy
+        if not isinstance(policy, PagedAdmission):
+            raise TypeError(policy)
+        return policy.lookup(Sequence(Request(10**9, "probe", prompt, 1), array("I", prompt)), self.books)
 
     def finish(self) -> None:
         """Runs until idle and checks that nothing is left."""

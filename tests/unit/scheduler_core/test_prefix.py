@@ -6,7 +6,7 @@ from scheduler_svc.core.prefix import PrefixChain, chain_root
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import State
 from scheduler_svc.core.types import FinishReason, Limits
-from scheduler_svc.sim.model_executor import SimSampling
+from scheduler_svc.sim.model_executor import SimSampling, full_output
 from scheduler_svc.sim.world import World
 from tests.support.core_world import House, executor_info
 
@@ -72,14 +72,15 @@ def test_b061_hit_gives_the_same_tokens_as_miss():
 def test_generated_blocks_can_be_hit_once_confirmed():
     house = House(limits={"plans_in_flight": 3})
     [key] = house.ask([2, 3, 4], max_tokens=12, end_after=99)
+    text = [2, 3, 4, *full_output(SimSampling(max_tokens=12, end_after=99), [2, 3, 4])]
     for _ in range(3):
         house.plan()
-    assert len(house.books.kv.index) == 0, "the block of 3 prompt tokens and one generated is covered, its tokens are unknown"
+    assert house.find([*text, 40]) == [], "the block of 3 prompt tokens and one generated is covered, its tokens are unknown"
     house.deliver(0)
     house.deliver(0)
-    assert len(house.books.kv.index) == 1
+    assert house.find([*text, 40]) == house.core.sequences[key].blocks[:1]
     house.finish()
-    house.ask(house.clients[key].request.prompt + house.clients[key].got + [40], max_tokens=1)
+    house.ask([*text, 40], max_tokens=1)
     assert house.cached_of(house.plan()) == {1: 12}
     house.finish()
 
