@@ -64,7 +64,7 @@ class Echo:
         if plan.repeat_rows:
             self._lengths = self._lengths + 1
         else:
-            self._lengths = core.executors[0].cols.upper[flight.rows.slots]
+            self._lengths = core.executors[0].cols.copies()["upper"][flight.rows.slots]
             self._token_ids = np.arange(len(flight.rows), dtype=np.uint32)
         token_ids: Any = self._token_ids
         return StepResult(plan.step_id, token_ids=token_ids, lengths=self._lengths, num_blocks_in_use=self._in_use)

@@ -22,20 +22,22 @@ class ResultApplier:
 
     def apply(self, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
         """News of this result. The caller settles leaving sequences afterwards."""
-        if news.plain:
-            return self._apply_plain(flight, result, news)
-        return self._apply_rows(flight, result, news)
+        rows = flight.rows
+        if not news.plain:
+            return self._apply_rows(News(), flight, result, news, first=0)
+        out = self._apply_decodes(rows, result, news) if rows.num_decodes else Outputs()
+        return self._apply_rows(News(out), flight, result, news, first=rows.num_decodes) if rows.prefills else out
 
-    def _apply_plain(self, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
-        """Every row is a live decode that emitted one token: columns at once, then only what ended or filled a window."""
-        rows, cols = flight.rows, self._books.cols
-        if filled := cols.full_windows(rows.slots, lengths=news.lengths):
+    def _apply_decodes(self, rows: RowMap, result: StepResult, news: RowNews) -> Outputs:
+        """Every decode row is live and emitted one token: columns at once, then only what filled a window or ended."""
+        cols, slots, count = self._books.cols, rows.decode_slots, rows.num_decodes
+        lengths, token_ids = news.lengths[:count], news.token_ids[:count]
+        if filled := cols.full_windows(slots, lengths=lengths):
             self._take_full_windows(rows, news, filled=filled)
-        cols.decoded(rows.slots, lengths=news.lengths, token_ids=news.token_ids)
-        out = Outputs(
-            keys=rows.keys, token_ids=news.token_ids, logprobs=dict(result.logprobs), prompt_logprobs=dict(result.prompt_logprobs)
-        )
-        for row in sorted(news.finished):
+        cols.decoded(slots, lengths=lengths, token_ids=token_ids)
+        out = Outputs(keys=rows.keys if not rows.prefills else rows.keys[:count], token_ids=token_ids)
+        out.logprobs = {row: value for row, value in result.logprobs.items() if row < count}
+        for row in sorted(row for row in news.finished if row < count):
             out.finished.append((row, news.finished[row]))
             self._end(rows.seqs[row])
         return out
@@ -43,12 +45,12 @@ class ResultApplier:
     def _take_full_windows(self, rows: RowMap, news: RowNews, *, filled: list[int]) -> None:
         """Tokens of the windows that rows `filled` complete leave the columns before this step's own come in."""
         seqs, lengths = [rows.seqs[row] for row in filled], news.lengths[filled].tolist()
-        take_full_windows(self._books, seqs, lengths=lengths, tokens=self._books.cols.recent[rows.slots[filled]])
+        take_full_windows(self._books, seqs, lengths=lengths, tokens=self._books.cols.recent[rows.decode_slots[filled]])
 
-    def _apply_rows(self, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
-        out = News()
-        token_ids, offset = plain_ints(news.token_ids), 0
-        for row, seq in enumerate(flight.rows.seqs):
+    def _apply_rows(self, out: News, flight: PlanInFlight, result: StepResult, news: RowNews, *, first: int) -> Outputs:
+        """Rows from `first` on, one by one; those before it emitted one token each."""
+        token_ids, offset = plain_ints(news.token_ids[first:]), 0
+        for row, seq in enumerate(flight.rows.seqs[first:], first):
             count = 1 if news.emitted is None else news.emitted[row]
             tokens = token_ids[offset : offset + count]
             offset += count
@@ -93,11 +95,12 @@ class ResultApplier:
         books, rows = self._books, flight.rows
         slot = rows.slots[row]
         if row < rows.num_decodes:
-            books.cols.confirmed[slot] += 1
-            return int(books.cols.confirmed[slot])
+            length = books.cols.confirmed_of(slot) + 1
+            books.cols.confirm(slot, length=length)
+            return length
         prefill = rows.prefills[row - rows.num_decodes]
         length = prefill.start + prefill.num_tokens
-        books.cols.confirmed[slot] = length
+        books.cols.confirm(slot, length=length)
         size = books.kv.block_size
         for block in seq.blocks[prefill.start // size : length // size]:
             books.kv.confirm(block, owner=seq.key)

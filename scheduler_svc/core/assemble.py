@@ -42,9 +42,9 @@ def assemble(draft: StepDraft, *, policy: AdmissionPolicy, limits: Limits) -> Pl
 
 
 def _rows(draft: StepDraft) -> RowMap:
-    if draft.decodes is not None and not draft.prefills:
-        return draft.decodes
-    return RowMap(draft.decodes.seqs if draft.decodes is not None else [], draft.prefills)
+    if draft.decodes is None:
+        return RowMap([], draft.prefills)
+    return draft.decodes.beside(draft.prefills) if draft.prefills else draft.decodes
 
 
 def _new_sequence(seq: Sequence) -> NewSequence:
@@ -68,7 +68,7 @@ def _fill_rows(plan: Plan, rows: RowMap, books: ExecutorBooks) -> None:
         if same and all_decode and books.last_all_decode:
             plan.repeat_rows = True
         else:
-            plan.slots = list(rows.slot_list)
+            plan.slots = list(rows.slots)
             plan.row_kinds = rows.kinds()
             plan.num_tokens = [1] * rows.num_decodes + [row.num_tokens for row in rows.prefills]
             plan.starts = [0] * rows.num_decodes + [row.start for row in rows.prefills]

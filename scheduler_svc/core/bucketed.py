@@ -95,8 +95,8 @@ class BucketedAdmission:
         return rows_side_by_side(rows, num_columns=info.num_blocks * info.block_size)
 
     def _candidate(self, draft: StepDraft, seq: Sequence) -> Candidate:
-        is_prompt = seq.state is not State.RUNNING or draft.books.cols.upper[seq.slot] < seq.num_known
-        reported = None if is_prompt else int(draft.books.cols.confirmed[seq.slot])
+        is_prompt = seq.state is not State.RUNNING or draft.books.cols.upper_of(seq.slot) < seq.num_known
+        reported = None if is_prompt else draft.books.cols.confirmed_of(seq.slot)
         return Candidate(
             key=seq.key,
             length=cache_bucket_len(reported, num_tokens=len(seq.tokens)),

@@ -22,7 +22,7 @@ class RowNews:
     Attributes:
         emitted: tokens per row, or None = exactly 1 by every row. token_ids: flattened, in the column that they came in.
         lengths: i64 [R]. finished, errors: by row. skipped: rows.
-        plain: nothing in it needs a look at each row: all rows decode, live, emitted one token, none skipped or failed.
+        plain: nothing in it needs a look at each row that decodes: all live, each of those emitted one token, none skipped or failed.
     """
 
     emitted: list[int] | None
@@ -62,13 +62,12 @@ class ResultCheck:
             plain=False,
         )
         self._check_shapes(news, counts=emitted)
-        regular = not rows.prefills and result.step_id > self._books.irregular_until
-        news.plain = regular and news.emitted is None and not news.errors and not news.skipped
-        if news.plain:
+        regular = result.step_id > self._books.irregular_until and not news.errors and not news.skipped
+        news.plain = regular and (news.emitted is None or news.emitted[: rows.num_decodes].count(1) == rows.num_decodes)
+        if news.plain and rows.num_decodes:
             self._check_decodes(news)
-        else:
-            for row, seq in enumerate(rows.seqs):
-                self._check_row(news, row, seq)
+        for row in range(rows.num_decodes if news.plain else 0, len(rows)):
+            self._check_row(news, row, rows.seqs[row])
         self._check_blocks(news)
         return news
 
@@ -97,12 +96,12 @@ class ResultCheck:
             raise self._fail("a row is reported in more than one of finished, errors and skipped")
 
     def _check_decodes(self, news: RowNews) -> None:
-        cols, slots = self._books.cols, self._rows.slots
-        expected = cols.expected(slots)
-        if news.lengths.tobytes() != expected.tobytes():  # both i64 [R]; a quarter of what comparing arrays costs
-            row = int((news.lengths != expected).argmax())
-            raise self._fail(f"row {row} has length {int(news.lengths[row])}, expected {int(expected[row])}")
-        for row in cols.at_limit(slots, lengths=news.lengths):
+        cols, slots = self._books.cols, self._rows.decode_slots
+        lengths, expected = news.lengths[: len(slots)], cols.expected(slots)
+        if lengths.tobytes() != expected.tobytes():  # both i64 [R]; a quarter of what comparing arrays costs
+            row = int((lengths != expected).argmax())
+            raise self._fail(f"row {row} has length {int(lengths[row])}, expected {int(expected[row])}")
+        for row in cols.at_limit(slots, lengths=lengths):
             if row not in news.finished:
                 raise self._fail(f"row {row} emitted its last token and did not finish")
 
@@ -125,7 +124,7 @@ class ResultCheck:
     def _check_ran(self, news: RowNews, row: int, seq: Sequence, *, count: int) -> None:
         rows = self._rows
         prefill = rows.prefills[row - rows.num_decodes] if row >= rows.num_decodes else None
-        before = prefill.start if prefill else int(self._books.cols.confirmed[rows.slots[row]])
+        before = prefill.start if prefill else self._books.cols.confirmed_of(rows.slots[row])
         fed = prefill.num_tokens if prefill else 1
         samples = prefill is None or prefill.is_last
         if count > (1 if samples and seq.request.max_tokens else 0):

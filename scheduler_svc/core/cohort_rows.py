@@ -13,7 +13,7 @@ def decode_rows(draft: StepDraft, seqs: list[Sequence]) -> RowMap:
     """One token by each of `seqs`, in key order; blocks that are short are taken from the youngest residents."""
     books, cols = draft.books, draft.books.cols
     rows = books.decode_rows() if len(seqs) == len(books.decoding) else RowMap(seqs, [])
-    short = cols.short_of_blocks(rows.slots)
+    short = cols.short_of_blocks(rows.decode_slots)
     if len(short) <= books.kv.pool.num_available:
         draft.grow_decodes(rows, short)
     else:
@@ -21,10 +21,10 @@ def decode_rows(draft: StepDraft, seqs: list[Sequence]) -> RowMap:
             if seq.state is State.RUNNING:
                 draft.grow(seq, int(cols.upper[seq.slot]) + 1)
         rows = RowMap([seq for seq in seqs if seq.state is State.RUNNING and cols.upper[seq.slot] < cols.capacity[seq.slot]], [])
-    cols.plan(rows.slots, step=books.next_step)
+    cols.plan(rows.decode_slots, step=books.next_step)
     draft.decodes = rows
     draft.budget -= len(rows)
-    if done := (cols.upper[rows.slots] >= cols.limit[rows.slots]).nonzero()[0].tolist():
+    if done := (cols.upper[rows.decode_slots] >= cols.limit[rows.decode_slots]).nonzero()[0].tolist():
         books.retire([rows.seqs[row] for row in done])
     return rows
 
@@ -65,8 +65,7 @@ def _feed(draft: StepDraft, seq: Sequence, *, start: int, count: int, policy: Ad
     if not draft.grow(seq, start + count):
         return
     is_last = start + count == seq.num_known
-    cols.upper[seq.slot] = start + count
-    cols.last_step[seq.slot] = books.next_step
+    cols.feed(seq.slot, end=start + count, step=books.next_step)
     draft.budget -= count
     draft.prefills.append(PrefillRow(seq, start, count, is_last))
     if is_last:

@@ -71,7 +71,27 @@ class SlotColumns:
         self._end_results()
         return self._num_tokens
 
-    # Planning. `slots` are those of a RowMap, i64 [R].
+    # One slot, written; a run of others goes on.
+
+    def enter(self, slot: int, *, length: int, capacity: int, limit: int) -> None:
+        """A sequence takes the slot, with `length` tokens in cached blocks."""
+        self.feed(slot, end=length, step=0)
+        self.confirm(slot, length=length)
+        self.capacity[slot], self.limit[slot], self._num_tokens[slot] = capacity, limit, 0
+
+    def feed(self, slot: int, *, end: int, step: int) -> None:
+        """A plan feeds its tokens below `end`."""
+        if self._plans is not None and self._plans.member[slot]:
+            self._end_plans()
+        self._upper[slot], self._last_step[slot] = end, step
+
+    def confirm(self, slot: int, *, length: int) -> None:
+        """By a result its cache holds `length`."""
+        if self._results is not None and self._results.member[slot]:
+            self._end_results()
+        self._confirmed[slot] = length
+
+    # Planning. `slots` are the `decode_slots` of a RowMap, i64 [R].
 
     def short_of_blocks(self, slots: I64) -> list[int]:
         """Rows that need a block for one more token, rising. The caller gives each one by `grow`, or looks at `upper` itself."""

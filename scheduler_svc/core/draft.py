@@ -82,7 +82,7 @@ class StepDraft:
             self.decode_blocks = (short, books.kv.allocate(len(short)))
             for row, block in zip(*self.decode_blocks, strict=True):
                 rows.seqs[row].blocks.append(block)
-            books.cols.grow(rows.slots, short)
+            books.cols.grow(rows.decode_slots, short)
 
     def undo(self) -> None:
         """Nothing is sent: sequences that only wait for their last result run on, as if this step had not been tried."""

@@ -110,7 +110,7 @@ class ExecutorBooks:
     def finish_prefill(self, seq: Sequence) -> None:
         """Its known tokens are all scheduled; it decodes from the next plan on, unless that was its last row."""
         self.prefilling.remove(seq)
-        if self.cols.upper[seq.slot] >= self.cols.limit[seq.slot]:
+        if self.cols.upper_of(seq.slot) >= self.cols.limit[seq.slot]:
             self.retired[seq.key] = seq
         else:
             self.start_decoding(seq)
@@ -152,10 +152,8 @@ class ExecutorBooks:
         seq.slot = slot
         seq.executor_id = self.info.executor_id
         cols = self.cols
-        cols.upper[slot] = cols.confirmed[slot] = seq.num_cached_tokens
-        cols.capacity[slot] = len(seq.blocks) * self.kv.block_size
-        cols.limit[slot] = min(seq.max_length, self.info.max_model_len)
-        cols.last_step[slot] = cols.num_tokens[slot] = 0
+        capacity, limit = len(seq.blocks) * self.kv.block_size, min(seq.max_length, self.info.max_model_len)
+        cols.enter(slot, length=seq.num_cached_tokens, capacity=capacity, limit=limit)
         seq.cols = cols
         self.running[seq.key] = seq
         self.start_prefilling(seq)

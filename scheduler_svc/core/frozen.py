@@ -149,7 +149,7 @@ def _flight(flight: PlanInFlight) -> Data:
     return {
         "plan": plan,
         "keys": list(rows.keys),
-        "slots": rows.slots.tolist(),
+        "slots": list(rows.slots),
         "num_decodes": rows.num_decodes,
         "prefills": [[row.start, row.num_tokens, row.is_last] for row in rows.prefills],
     }

@@ -126,7 +126,7 @@ def _check_slots(books: ExecutorBooks) -> None:
     held = [seq.slot for seq in _residents(books) if seq.slot not in books.pending_aborted and seq.slot not in _returning(books)]
     places = [*held, *books.free_slots, *books.pending_freed, *books.pending_aborted, *_returning(books)]
     _require(sorted(places) == list(range(books.info.max_num_seqs)), "a slot is leaked, or in two places")
-    named = {slot for flight in books.in_flight for slot in flight.rows.slots.tolist()}
+    named = {slot for flight in books.in_flight for slot in flight.rows.slots}
     _require(named.isdisjoint(books.free_slots), "a plan in flight names a free slot")
     _require(len(books.running) <= books.max_rows, "too many sequences run")
 

@@ -6,11 +6,12 @@ from scheduler_svc.core.types import FinishReason, Outputs
 class News:
     """Collects what one call into the core has to tell clients."""
 
-    def __init__(self) -> None:
-        self._out = Outputs()
-        self._keys: list[int] = []
-        self._counts: list[int] = []
-        self._tokens: list[int] = []
+    def __init__(self, begun: Outputs | None = None) -> None:
+        """`begun`: entries that are there already, one token each."""
+        self._out = begun or Outputs()
+        self._keys: list[int] = list(self._out.keys)
+        self._counts: list[int] = [1] * len(self._keys)
+        self._tokens: list[int] = list(self._out.token_ids)
 
     def entry(self, key: int, *, tokens: list[int] | None = None) -> int:
         """A new entry; `key` must not have one yet."""
@@ -45,5 +46,5 @@ class News:
         out = self._out
         out.keys = self._keys
         out.token_ids = self._tokens
-        out.num_tokens = () if all(count == 1 for count in self._counts) else self._counts
+        out.num_tokens = () if self._counts.count(1) == len(self._counts) else self._counts
         return out

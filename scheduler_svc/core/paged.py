@@ -70,17 +70,17 @@ class PagedAdmission:
         if not books.decoding:
             return
         rows, cols = books.decode_rows(), books.cols
-        short = cols.short_of_blocks(rows.slots)
+        short = cols.short_of_blocks(rows.decode_slots)
         if len(short) <= books.kv.pool.num_available:
             draft.grow_decodes(rows, short)
         else:
             rows = self._grow_by_preemption(draft, rows, short)
-        cols.plan(rows.slots, step=books.next_step)
+        cols.plan(rows.decode_slots, step=books.next_step)
         draft.decodes = rows
         draft.budget -= len(rows)
         books.decode_room -= 1
         if books.decode_room <= 0:
-            self._retire(books, rows, left=cols.limit[rows.slots] - cols.upper[rows.slots])
+            self._retire(books, rows, left=cols.limit[rows.decode_slots] - cols.upper[rows.decode_slots])
 
     def _retire(self, books: ExecutorBooks, rows: RowMap, *, left: I64) -> None:
         """Rows with nothing `left` to feed had their last; the next look is due when the first of the others may have had its."""
@@ -107,14 +107,13 @@ class PagedAdmission:
     def _feed(self, draft: StepDraft, seq: Sequence) -> bool:
         """The next chunk of `seq`; False when blocks are short: nobody younger may take them then."""
         books, cols, slot = draft.books, draft.books.cols, seq.slot
-        start = int(cols.upper[slot])
+        start = cols.upper_of(slot)
         count = min(seq.num_known - start, self._max_chunk, draft.budget)
         if not draft.grow(seq, start + count):
             return False
         end = start + count
         is_last = end == seq.num_known
-        cols.upper[slot] = end
-        cols.last_step[slot] = books.next_step
+        cols.feed(slot, end=end, step=books.next_step)
         draft.budget -= count
         draft.prefills.append(PrefillRow(seq, start, count, is_last))
         if self._caching:

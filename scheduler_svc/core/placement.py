@@ -39,6 +39,6 @@ class Placement:
         """Tokens to compute before its first one, residents in tokens; then residents; then id."""
         promise = self._promise(books)
         cached = len(self._policy.lookup(seq, books)) * books.kv.block_size
-        backlog = sum(other.num_known - int(books.cols.upper[other.slot]) for other in books.prefilling)
+        backlog = sum(other.num_known - books.cols.upper_of(other.slot) for other in books.prefilling)
         rows = books.num_resident + promise.rows
         return (len(seq.tokens) - cached + backlog + promise.tokens + TOKENS_PER_RESIDENT * rows, rows, books.executor_id)

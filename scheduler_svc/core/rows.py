@@ -25,22 +25,32 @@ class RowMap:
     """Rows in plan order: decodes first, then prefill chunks. Immutable; steady decode shares one map between plans.
 
     Attributes:
-        seqs, keys: per row.
-        slot_list, slots: per row, as integers and as i64 [R]. Given only when restored: a sequence that has ended no longer
-            knows its slot.
+        seqs, keys, slots: per row.
+        decode_slots: i64 [num_decodes]. One array as long as the same rows decode, whatever prefills beside them: `SlotColumns`
+            knows them by it.
         num_decodes: leading rows that decode one token each.
         prefills: the rows behind them.
     """
 
-    __slots__ = ("keys", "num_decodes", "prefills", "seqs", "slot_list", "slots")
+    __slots__ = ("decode_slots", "keys", "num_decodes", "prefills", "seqs", "slots")
 
     def __init__(self, decodes: list[Sequence], prefills: list[PrefillRow], *, slots: list[int] | None = None) -> None:
+        """`slots` is given only when restored: a sequence that has ended no longer knows its slot."""
         self.seqs = [*decodes, *(row.seq for row in prefills)]
         self.keys = [seq.request.key for seq in self.seqs]
-        self.slot_list = [seq.slot for seq in self.seqs] if slots is None else slots
-        self.slots: I64 = np.array(self.slot_list, np.int64)
+        self.slots = [seq.slot for seq in self.seqs] if slots is None else slots
         self.num_decodes = len(decodes)
+        self.decode_slots: I64 = np.array(self.slots[: self.num_decodes], np.int64)
         self.prefills = prefills
+
+    def beside(self, prefills: list[PrefillRow]) -> "RowMap":
+        """These decode rows and prefill chunks behind them."""
+        rows, tail = RowMap([], prefills), self.num_decodes
+        rows.seqs = self.seqs[:tail] + rows.seqs
+        rows.keys = self.keys[:tail] + rows.keys
+        rows.slots = self.slots[:tail] + rows.slots
+        rows.num_decodes, rows.decode_slots = self.num_decodes, self.decode_slots
+        return rows
 
     def __len__(self) -> int:
         """Number of rows."""

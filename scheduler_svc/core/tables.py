@@ -21,7 +21,7 @@ class ExecutorTables:
 
     def follow(self, flight: PlanInFlight, *, skipped: Collection[int], ended: Collection[int]) -> int:
         """What a plan did: rows `skipped` did not run, rows `ended` finished or failed. Returns `num_in_use`."""
-        plan, slots = flight.plan, flight.rows.slot_list
+        plan, slots = flight.plan, flight.rows.slots
         for slot in plan.freed_slots:
             self.end(slot)
         for slot in plan.aborted_slots:

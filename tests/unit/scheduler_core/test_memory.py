@@ -122,7 +122,7 @@ def test_preempted_sequence_has_no_new_rows():
     while victim.state is State.PREEMPTING:
         house.deliver(0)
         if house.send(0) and victim.state is State.PREEMPTING:
-            assert slot not in house.books.in_flight[-1].rows.slots.tolist()
+            assert slot not in house.books.in_flight[-1].rows.slots
     house.finish()
 
 
