@@ -1,5 +1,7 @@
 """Applies a checked result: tokens to sequences, lengths to columns, ends and errors to the books, news to clients."""
 
+from itertools import accumulate
+
 from scheduler_svc.core.check import RowNews, plain_ints
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.news import News
@@ -22,38 +24,30 @@ class ResultApplier:
 
     def apply(self, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
         """News of this result. The caller settles leaving sequences afterwards."""
-        rows = flight.rows
-        if not news.plain:
-            return self._apply_rows(News(), flight, result, news, first=0)
-        out = self._apply_decodes(rows, result, news) if rows.num_decodes else Outputs()
-        return self._apply_rows(News(out), flight, result, news, first=rows.num_decodes) if rows.prefills else out
+        out = self._apply_decodes(flight.rows, result, news) if news.decoded.rows else Outputs()
+        return self._apply_others(News(out), flight, result, news) if news.others else out
 
     def _apply_decodes(self, rows: RowMap, result: StepResult, news: RowNews) -> Outputs:
-        """Every decode row is live and emitted one token: columns at once, then only what filled a window or ended."""
-        cols, slots, count = self._books.cols, rows.decode_slots, rows.num_decodes
-        lengths, token_ids = news.lengths[:count], news.token_ids[:count]
+        """Rows that are looked at as columns: all at once, then only those that filled a window or ended."""
+        cols, (numbers, slots, lengths, token_ids) = self._books.cols, news.decoded
         if filled := cols.full_windows(slots, lengths=lengths):
-            self._take_full_windows(rows, news, filled=filled)
+            seqs = [rows.seqs[numbers[at]] for at in filled]
+            take_full_windows(self._books, seqs, lengths=lengths[filled].tolist(), tokens=cols.recent[slots[filled]])
         cols.decoded(slots, lengths=lengths, token_ids=token_ids)
-        out = Outputs(keys=rows.keys if not rows.prefills else rows.keys[:count], token_ids=token_ids)
-        out.logprobs = {row: value for row, value in result.logprobs.items() if row < count}
-        for row in sorted(row for row in news.finished if row < count):
-            out.finished.append((row, news.finished[row]))
-            self._end(rows.seqs[row])
+        out = Outputs(keys=rows.keys if len(numbers) == len(rows) else [rows.keys[row] for row in numbers], token_ids=token_ids)
+        if result.logprobs:
+            out.logprobs = {entry: result.logprobs[row] for entry, row in enumerate(numbers) if row in result.logprobs}
+        if news.finished:
+            out.finished = [(entry, news.finished[row]) for entry, row in enumerate(numbers) if row in news.finished]
+        for entry, _ in out.finished:
+            self._end(rows.seqs[numbers[entry]])
         return out
 
-    def _take_full_windows(self, rows: RowMap, news: RowNews, *, filled: list[int]) -> None:
-        """Tokens of the windows that rows `filled` complete leave the columns before this step's own come in."""
-        seqs, lengths = [rows.seqs[row] for row in filled], news.lengths[filled].tolist()
-        take_full_windows(self._books, seqs, lengths=lengths, tokens=self._books.cols.recent[rows.decode_slots[filled]])
-
-    def _apply_rows(self, out: News, flight: PlanInFlight, result: StepResult, news: RowNews, *, first: int) -> Outputs:
-        """Rows from `first` on, one by one; those before it emitted one token each."""
-        token_ids, offset = plain_ints(news.token_ids[first:]), 0
-        for row, seq in enumerate(flight.rows.seqs[first:], first):
-            count = 1 if news.emitted is None else news.emitted[row]
-            tokens = token_ids[offset : offset + count]
-            offset += count
+    def _apply_others(self, out: News, flight: PlanInFlight, result: StepResult, news: RowNews) -> Outputs:
+        token_ids, ends = plain_ints(news.token_ids), None if news.emitted is None else list(accumulate(news.emitted))
+        for row in news.others:
+            seq, end = flight.rows.seqs[row], row + 1 if ends is None else ends[row]
+            tokens = token_ids[end - (1 if news.emitted is None else news.emitted[row]) : end]
             if row in news.errors or row in news.skipped:
                 self._apply_not_run(out, row, seq, news)
             elif seq.state in LIVE:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,21 @@ from scheduler_svc.core.types import FinishReason, StepResult
 I64 = NDArray[np.int64]
 
 
+class DecodedRows(NamedTuple):
+    """Decode rows in which nothing calls for a look at each: live, and each emitted exactly one token.
+
+    Attributes:
+        rows: their numbers, rising.
+        slots, lengths: i64, in their order; `slots` is the RowMap's own array when these are all of its decode rows.
+        token_ids: one by each.
+    """
+
+    rows: Seq[int]
+    slots: I64
+    lengths: I64
+    token_ids: Seq[int]
+
+
 @dataclass(slots=True)
 class RowNews:
     """A result in the plan's row numbering.
@@ -22,7 +38,7 @@ class RowNews:
     Attributes:
         emitted: tokens per row, or None = exactly 1 by every row. token_ids: flattened, in the column that they came in.
         lengths: i64 [R]. finished, errors: by row. skipped: rows.
-        plain: nothing in it needs a look at each row that decodes: all live, each of those emitted one token, none skipped or failed.
+        decoded: rows that are looked at as columns. others: all the others, rising.
     """
 
     emitted: list[int] | None
@@ -31,7 +47,8 @@ class RowNews:
     finished: dict[int, FinishReason]
     errors: dict[int, tuple[str, str]]
     skipped: set[int]
-    plain: bool
+    decoded: DecodedRows
+    others: list[int]
 
 
 def plain_ints(column: Seq[int]) -> list[int]:
@@ -52,24 +69,48 @@ class ResultCheck:
         """The result as `RowNews`. Follows the executor's block tables; nothing else changes."""
         result, rows = self._result, self._rows
         emitted: list[int] | None = plain_ints(result.num_emitted) or None
+        lengths = np.asarray(result.lengths, np.int64)
         news = RowNews(
             emitted=None if emitted is None or emitted.count(1) == len(emitted) else emitted,
             token_ids=result.token_ids,
-            lengths=np.asarray(result.lengths, np.int64),
+            lengths=lengths,
             finished=dict(result.finished),
             errors={row: (code, message) for row, code, message in result.errors},
             skipped=set(result.skipped),
-            plain=False,
+            decoded=DecodedRows(range(rows.num_decodes), rows.decode_slots, lengths[: rows.num_decodes], ()),
+            others=list(range(rows.num_decodes, len(rows))),
         )
         self._check_shapes(news, counts=emitted)
-        regular = result.step_id > self._books.irregular_until and not news.errors and not news.skipped
-        news.plain = regular and (news.emitted is None or news.emitted[: rows.num_decodes].count(1) == rows.num_decodes)
-        if news.plain and rows.num_decodes:
+        self._split(news)
+        if news.decoded.rows:
             self._check_decodes(news)
-        for row in range(rows.num_decodes if news.plain else 0, len(rows)):
+        for row in news.others:
             self._check_row(news, row, rows.seqs[row])
         self._check_blocks(news)
         return news
+
+    def _split(self, news: RowNews) -> None:
+        """Fills in which decode rows are columns."""
+        rows, count = self._rows, self._rows.num_decodes
+        odd = self._odd_decodes(news)
+        if not odd:
+            news.decoded = news.decoded._replace(token_ids=news.token_ids[:count])
+            return
+        regular = np.delete(np.arange(count), odd)
+        places = regular if news.emitted is None else np.cumsum(news.emitted)[regular] - 1
+        token_ids = plain_ints(news.token_ids)
+        ours = [token_ids[place] for place in places.tolist()]
+        news.decoded = DecodedRows(regular.tolist(), rows.decode_slots[regular], news.lengths[regular], ours)
+        news.others = odd + news.others
+
+    def _odd_decodes(self, news: RowNews) -> list[int]:
+        """Decode rows that need a look at each: of sequences that have ended or leave, skipped, failed, or without a token."""
+        seqs, count, emitted = self._rows.seqs, self._rows.num_decodes, news.emitted
+        silent = [] if emitted is None or emitted[:count].count(1) == count else [r for r in range(count) if emitted[r] != 1]
+        if self._result.step_id > self._books.irregular_until and not news.errors and not news.skipped:
+            return silent
+        gone = [row for row in range(count) if seqs[row].state not in LIVE]
+        return sorted({*silent, *gone, *(row for row in (*news.errors, *news.skipped) if row < count)})
 
     def _fail(self, what: str) -> ResultMismatch:
         return ResultMismatch(what, executor_id=self._books.executor_id, step_id=self._result.step_id)
@@ -96,14 +137,14 @@ class ResultCheck:
             raise self._fail("a row is reported in more than one of finished, errors and skipped")
 
     def _check_decodes(self, news: RowNews) -> None:
-        cols, slots = self._books.cols, self._rows.decode_slots
-        lengths, expected = news.lengths[: len(slots)], cols.expected(slots)
-        if lengths.tobytes() != expected.tobytes():  # both i64 [R]; a quarter of what comparing arrays costs
-            row = int((lengths != expected).argmax())
-            raise self._fail(f"row {row} has length {int(lengths[row])}, expected {int(expected[row])}")
-        for row in cols.at_limit(slots, lengths=lengths):
-            if row not in news.finished:
-                raise self._fail(f"row {row} emitted its last token and did not finish")
+        cols, (rows, slots, lengths, _) = self._books.cols, news.decoded
+        expected = cols.expected(slots)
+        if lengths.tobytes() != expected.tobytes():  # both i64; a quarter of what comparing arrays costs
+            wrong = int((lengths != expected).argmax())
+            raise self._fail(f"row {rows[wrong]} has length {int(lengths[wrong])}, expected {int(expected[wrong])}")
+        for last in cols.at_limit(slots, lengths=lengths):
+            if rows[last] not in news.finished:
+                raise self._fail(f"row {rows[last]} emitted its last token and did not finish")
 
     def _check_row(self, news: RowNews, row: int, seq: Sequence) -> None:
         count = 1 if news.emitted is None else news.emitted[row]
