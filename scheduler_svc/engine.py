@@ -218,8 +218,13 @@ class Engine:
         await self._put(partial(self._on_joined, link, model))
 
     async def result(self, link: ExecutorLink, result: StepResult, *, raw: bytes, times: wire.StepTimes) -> None:
-        """See `LinkOwner`."""
-        await self._put(partial(self._on_result, link, result, raw=raw, times=times))
+        """See `LinkOwner`. Applied at once unless others wait before it: another turn of the loop costs as much as the core."""
+        apply = partial(self._on_result, link, result, raw=raw, times=times)
+        if self._inbox:
+            await self._put(apply)
+        else:
+            self._inbox.append(apply)
+            self._turn()
 
     async def executor_draining(self, link: ExecutorLink) -> None:
         """See `LinkOwner`."""

@@ -5,7 +5,7 @@ from itertools import accumulate
 from scheduler_svc.core.check import RowNews, plain_ints
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.news import News
-from scheduler_svc.core.residency import end, publish_scheduled, taint_readers, take_full_windows
+from scheduler_svc.core.residency import end, taint_readers, take_full_windows
 from scheduler_svc.core.rows import PlanInFlight, RowMap
 from scheduler_svc.core.sequence import LIVE, Sequence, State
 from scheduler_svc.core.types import FinishReason, Outputs, StepResult
@@ -68,8 +68,6 @@ class ResultApplier:
     ) -> None:
         seq.tokens.extend(tokens)
         length = self._confirm(flight, row, seq)
-        if self._books.caching and row < flight.rows.num_decodes:
-            publish_scheduled(self._books, seq, num_tokens=length, confirmed=True)
         prompt_logprobs = result.prompt_logprobs.get(row)
         if prompt_logprobs is not None:
             seq.num_prompt_logprobs_done = max(seq.num_prompt_logprobs_done, min(seq.num_prompt - 1, length))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,14 @@ class RowNews:
     others: list[int]
 
 
+NOBODY: Final = DecodedRows((), np.zeros(0, np.int64), np.zeros(0, np.int64), ())
+
+
+def _first(column: Seq[int], count: int) -> Seq[int]:
+    """The leading entries; the column itself, not a copy, when these are all."""
+    return column if len(column) == count else column[:count]
+
+
 def plain_ints(column: Seq[int]) -> list[int]:
     """A column as Python integers, whatever array it came in."""
     return column.tolist() if isinstance(column, np.ndarray) else list(column)
@@ -77,8 +85,8 @@ class ResultCheck:
             finished=dict(result.finished),
             errors={row: (code, message) for row, code, message in result.errors},
             skipped=set(result.skipped),
-            decoded=DecodedRows(range(rows.num_decodes), rows.decode_slots, lengths[: rows.num_decodes], ()),
-            others=list(range(rows.num_decodes, len(rows))),
+            decoded=NOBODY,
+            others=[],
         )
         self._check_shapes(news, counts=emitted)
         self._split(news)
@@ -93,15 +101,15 @@ class ResultCheck:
         """Fills in which decode rows are columns."""
         rows, count = self._rows, self._rows.num_decodes
         odd = self._odd_decodes(news)
+        news.others = [*odd, *range(count, len(rows))] if odd or rows.prefills else []
         if not odd:
-            news.decoded = news.decoded._replace(token_ids=news.token_ids[:count])
+            news.decoded = DecodedRows(range(count), rows.decode_slots, news.lengths[:count], _first(news.token_ids, count))
             return
         regular = np.delete(np.arange(count), odd)
         places = regular if news.emitted is None else np.cumsum(news.emitted)[regular] - 1
         token_ids = plain_ints(news.token_ids)
         ours = [token_ids[place] for place in places.tolist()]
         news.decoded = DecodedRows(regular.tolist(), rows.decode_slots[regular], news.lengths[regular], ours)
-        news.others = odd + news.others
 
     def _odd_decodes(self, news: RowNews) -> list[int]:
         """Decode rows that need a look at each: of sequences that have ended or leave, skipped, failed, or without a token."""

@@ -54,7 +54,7 @@ def prompt_rows(draft: StepDraft, seqs: Iterable[Sequence], *, policy: Admission
 def start_of(seq: Sequence, draft: StepDraft, *, policy: AdmissionPolicy) -> int:
     """Where the next row of a prompt begins: behind its chunks, or behind the prefix that a newcomer would hit."""
     if seq.state is State.RUNNING:
-        return int(draft.books.cols.upper[seq.slot])
+        return draft.books.cols.upper_of(seq.slot)
     return len(policy.lookup(seq, draft.books)) * draft.books.kv.block_size
 
 

@@ -1,4 +1,4 @@
-"""Builds `Outputs`: one entry per sequence with news, in row order."""
+"""Builds `Outputs`: one entry per sequence with news."""
 
 from scheduler_svc.core.types import FinishReason, Outputs
 

@@ -11,7 +11,8 @@ TOKENS_PER_RESIDENT = 32
 class Placement:
     """A `Router` for one step: compares the executors that could take a sequence now.
 
-    It remembers what it has sent elsewhere, so that of a burst each executor gets its share at once. Changes nothing else.
+    It remembers what it has sent elsewhere, so that of a burst each executor gets its share at once. No plan shows that
+    it looked.
     """
 
     def __init__(self, executors: dict[int, ExecutorBooks], policy: AdmissionPolicy) -> None:

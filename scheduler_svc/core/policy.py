@@ -52,11 +52,11 @@ class AdmissionPolicy(Protocol):
         ...
 
     def has_room(self, seq: Sequence, books: ExecutorBooks, promise: Promise = NOTHING) -> bool:
-        """Whether `seq` could enter `books` now, beside what is promised to others; changes nothing."""
+        """Whether `seq` could enter `books` now, beside what is promised to others. Full blocks may get names."""
         ...
 
     def lookup(self, seq: Sequence, books: ExecutorBooks) -> list[int]:
-        """Blocks of `books` that hold the longest cached prefix that `seq` may use; changes nothing."""
+        """Blocks of `books` that hold the longest cached prefix that `seq` may use. Full blocks may get names."""
         ...
 
     def choose(self, draft: StepDraft, router: Router) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_svc.core.executor import ExecutorBooks, by_key
+from scheduler_svc.core.prefix import PrefixChain
 from scheduler_svc.core.queue import WaitingQueue
 from scheduler_svc.core.sequence import Sequence, State
 
@@ -52,6 +53,7 @@ def withdraw(books: ExecutorBooks, seq: Sequence) -> None:
     seq.state = State.WITHDRAWN
     books.pending_aborted.append(seq.slot)
     if books.is_in_flight(seq):
+        publish_confirmed(books, seq)  # it learns no more tokens, and a snapshot of now must know what can be hit later
         mark_irregular(books, seq)
         books.leaving[seq.key] = seq
     else:
@@ -139,9 +141,19 @@ def find_cached(books: ExecutorBooks, seq: Sequence, *, most: int) -> list[int]:
         if not growing:
             break
         for other in growing:
-            publish_confirmed(books, other)
+            _publish_along(books, other, chain, most=most)
         blocks = index.match(chain, most)
     return blocks
+
+
+def _publish_along(books: ExecutorBooks, seq: Sequence, chain: PrefixChain, *, most: int) -> None:
+    """Names the next block of `seq`, which is kept under a name of `chain`, and goes on as long as it is the chain's: whoever does
+    not lead where somebody looks costs one block, once."""
+    full = min(books.cols.confirmed_of(seq.slot), len(seq.tokens)) // books.kv.block_size
+    for number in range(seq.num_published, min(full, most)):
+        publish_scheduled(books, seq, num_tokens=(number + 1) * books.kv.block_size, confirmed=True)
+        if books.prefix(seq, number + 1).digests[number] != chain.digests[number]:
+            return
 
 
 def take_full_windows(books: ExecutorBooks, seqs: list[Sequence], *, lengths: list[int], tokens: Tokens) -> None:

@@ -121,7 +121,8 @@ class Scheduler(CoreState):
         return news.outputs()
 
     def schedule(self, executor_id: int) -> Plan | None:
-        """The next plan for one executor, in flight from now on. None = nothing to send, or too many in flight: nothing changed."""
+        """The next plan for one executor, in flight from now on. None = nothing to send, or too many in flight: nothing changed
+        but which full blocks have got names."""
         books = self.executors.get(executor_id)
         if books is None or len(books.in_flight) >= self.policy.plans_in_flight(self.limits):
             return None

@@ -35,7 +35,7 @@ class Sequence:
 
     Attributes:
         request: as it arrived.
-        held: prompt, then tokens delivered, 4 bytes each; those of the last block may still be in `cols`. Read `tokens`.
+        held: prompt, then tokens delivered, 4 bytes each; those of the last window may still be in `cols`. Read `tokens`.
         state: see `State`.
         executor_id, slot: where it is resident; -1 = nowhere.
         cols: columns of that executor, where decodes leave its tokens; None = nowhere.

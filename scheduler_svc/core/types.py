@@ -202,7 +202,7 @@ class StepResult:
 
 @dataclass(slots=True)
 class Outputs:
-    """News for clients from one call into the core, one column per field, in row order.
+    """News for clients from one call into the core, one column per field: ordinary decode rows first, then others.
 
     Attributes:
         keys: sequences with news; a key appears once.

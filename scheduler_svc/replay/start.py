@@ -69,6 +69,8 @@ def _seed_desk(books: Books, desk: Desk, record: dict[str, Any], *, sequences: l
         if slot not in desk.residents:
             desk.residents[slot] = _gone(desk, slot)
     for resident in desk.residents.values():
+        # full ones can be hit although the core has not named them yet
+        desk.unjudged.update(resident.blocks[: resident.length // desk.caps.block_size])
         for block in resident.blocks:
             desk.owners.setdefault(block, []).append(resident)
     slots = {one["key"]: one["slot"] for one in here}

@@ -3,10 +3,14 @@
 from array import array
 from typing import Any
 
+from drumline.executor.v1.executor_pb2 import GetCapabilitiesResponse
+from drumline.trace.frames import pack_state
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.paged import PagedAdmission
 from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.types import ExecutorInfo, Limits, Plan, Request
+from scheduler_svc.replay.books import Books, Desk
+from scheduler_svc.replay.start import seed_books
 from scheduler_svc.sim.model_executor import SimSampling
 from scheduler_svc.sim.world import World
 
@@ -65,3 +69,14 @@ class House(World):
     def cached_of(self, plan: Plan) -> dict[int, int]:
         """Cached tokens of each sequence that enters with a plan."""
         return {new.key: new.num_cached_tokens for new in plan.new_sequences}
+
+
+def desk_of(house: House) -> Desk:
+    """What the audit of a recording that begins now, with nothing in flight, would know of executor 0."""
+    books = Books()
+    data: Any = house.core.snapshot()
+    for sequence in (*data["sequences"], *(gone for one in data["executors"] for gone in one["departed"])):
+        sequence["sampling"] = None
+    capabilities = GetCapabilitiesResponse(block_size=house.books.kv.block_size, num_blocks=house.books.info.num_blocks)
+    seed_books(books, [pack_state(data), [[0, "here", capabilities.SerializeToString(), []]]])
+    return books.desks[0]

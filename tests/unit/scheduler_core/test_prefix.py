@@ -8,7 +8,7 @@ from scheduler_svc.core.sequence import State
 from scheduler_svc.core.types import FinishReason, Limits
 from scheduler_svc.sim.model_executor import SimSampling, full_output
 from scheduler_svc.sim.world import World
-from tests.support.core_world import House, executor_info
+from tests.support.core_world import House, desk_of, executor_info
 
 STEM = list(range(2, 18))
 """Four full blocks."""
@@ -238,3 +238,54 @@ def test_least_recently_used_prefix_goes_first_and_its_tail_before_its_head():
         [key] = house.ask([*stem, 31], max_tokens=1)
         assert house.cached_of(house.plan()) == {key: cached}
         house.finish()
+
+
+def _long_output(house: House, prompt: list[int]) -> list[int]:
+    """One sequence decodes for a while; returns what it has confirmed, as a prompt that goes on from there."""
+    [key] = house.ask(prompt, max_tokens=60, end_after=99)
+    for _ in range(20):
+        while house.send(0):
+            pass
+        house.deliver(0)
+    while house.deliver(0):
+        pass
+    length = house.books.cols.confirmed_of(house.core.sequences[key].slot)
+    return [*prompt, *full_output(SimSampling(max_tokens=60, end_after=99), prompt)][:length]
+
+
+def test_a_recording_that_begins_before_a_hit_on_generated_blocks_knows_that_they_can_be_hit():
+    """A snapshot is taken at a TICK, so the first plan behind it may hit blocks that the core has not named yet."""
+    house = House()
+    house.ask([*_long_output(house, [2, 3, 4, 5]), 9], max_tokens=2)
+    desk = desk_of(house)
+    plan = house.plan()
+    hit = house.core.sequences[1].blocks[: plan.new_sequences[0].num_cached_tokens // 4]
+    assert len(hit) >= 4
+    assert set(hit) <= desk.unjudged
+
+
+def test_a_snapshot_names_what_a_withdrawn_sequence_will_leave():
+    """It is not rebuilt from the snapshot as a resident, so whoever hits its blocks later must find them among the published."""
+    house = House()
+    text = _long_output(house, [2, 3, 4, 5])
+    while house.send(0):
+        pass
+    blocks = house.core.sequences[0].blocks[: len(text) // 4]
+    house.abort([0])
+    [executor] = house.core.snapshot()["executors"]
+    assert {entry["block"] for entry in executor["published"]} >= set(blocks)
+    house.finish()
+    house.ask([*text, 9], max_tokens=1)
+    assert house.cached_of(house.plan()) == {1: len(blocks) * 4}
+
+
+def test_a_newcomer_that_shares_nothing_names_one_block_of_each_resident_once():
+    house = House(num_blocks=400)
+    house.ask([2, 7, 8], [3, 7, 8], [4, 7, 8], max_tokens=60, end_after=99)
+    for _ in range(20):
+        house.send(0)
+        house.deliver(0)
+    assert len(house.books.kv.index) == 0
+    for last in (30, 31):
+        assert house.find([40, 41, 42, 43, *range(2, 34), last]) == []
+        assert len(house.books.kv.index) == 3
