@@ -80,7 +80,8 @@ def _executors(status: Status) -> RenderableType:
             *(share(one, field, "num_blocks", absent="not connected") for field in ("num_blocks_used", "num_blocks_cached")),
             percent(one.get("idle_fraction"), absent="no step yet"),
         )
-        device = f"{one.get('device')}, {one.get('precision')}" if one.get("device") else na(away)
+        stored = f", keys and values in {one['kv_cache_dtype']}" if one.get("kv_cache_dtype") else ""
+        device = f"{one.get('device')}, {one.get('precision')}{stored}" if one.get("device") else na(away)
         layout = one.get("layout") or na(away)
         notes.append(f"[dim]{one.get('address', '')}: {device}; ragged rows {ragged(one, absent=away)}; layout {layout}[/]")
     return Group("", table, *notes)

@@ -161,6 +161,7 @@ def _executor_status(one: ExecutorView) -> pb.ExecutorStatus:
         ragged_reason=one.ragged_reason,
         device=one.device,
         precision=one.precision,
+        kv_cache_dtype=one.kv_cache_dtype,
         layout=one.layout,
         grant_id=one.grant_id,
     )

@@ -33,6 +33,7 @@ class ExecutorView:
     grant_id: int = 0
     device: str = ""
     precision: str = ""
+    kv_cache_dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +114,5 @@ def _executor(client: ExecutorClient, link: ExecutorLink | None, books: dict[int
         grant_id=stats.grant_id,
         device=link.capabilities.device,
         precision=link.capabilities.precision,
+        kv_cache_dtype=link.capabilities.kv_cache_dtype,
     )

@@ -23,6 +23,7 @@ EXECUTOR = {
     "ragged_reason": "paged kernels keep a length per row",
     "device": "cpu",
     "precision": "f32",
+    "kv_cache_dtype": "float16",
 }
 STATUS = {
     "num_waiting": 4,
@@ -49,7 +50,7 @@ def test_everything_that_is_known_is_shown() -> None:
     for part in ("waiting 4 (1,234 tokens)", "running 3", "scheduled 2", "prefix hits 25.0 %", "preemptions 0"):
         assert part in text
     assert "127.0.0.1:7101 ready 3 2 2 25.0 % 0.0 % 1.2 %" in text
-    assert "cpu, f32; ragged rows granted: paged kernels keep a length per row" in text
+    assert "cpu, f32, keys and values in float16; ragged rows granted: paged kernels keep a length per row" in text
 
 
 def test_zero_is_shown_as_zero_and_absent_as_na_with_the_reason() -> None:

@@ -26,7 +26,7 @@ from drumline.common.v1 import common_pb2 as drumline_dot_common_dot_v1_dot_comm
 from drumline.executor.v1 import executor_pb2 as drumline_dot_executor_dot_v1_dot_executor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%drumline/scheduler/v1/scheduler.proto\x12\x15\x64rumline.scheduler.v1\x1a\x1f\x64rumline/common/v1/common.proto\x1a#drumline/executor/v1/executor.proto\"\x11\n\x0fGetModelRequest\"I\n\x10GetModelResponse\x12\x35\n\x05model\x18\x01 \x01(\x0b\x32&.drumline.executor.v1.GetModelResponse\"\x12\n\x10GetStatusRequest\"\xf5\x02\n\x0e\x45xecutorStatus\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x14\n\x0cnum_resident\x18\x04 \x01(\r\x12\x15\n\rnum_scheduled\x18\x05 \x01(\r\x12\x17\n\x0fplans_in_flight\x18\x06 \x01(\r\x12\x12\n\nnum_blocks\x18\x07 \x01(\r\x12\x17\n\x0fnum_blocks_used\x18\x08 \x01(\r\x12\x19\n\x11num_blocks_cached\x18\t \x01(\r\x12\x1a\n\ridle_fraction\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x16\n\x0eragged_granted\x18\x0b \x01(\x08\x12\x15\n\rragged_reason\x18\x0c \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\r \x01(\t\x12\x11\n\tprecision\x18\x0e \x01(\t\x12\x0e\n\x06layout\x18\x0f \x01(\t\x12\x10\n\x08grant_id\x18\x10 \x01(\x04\x42\x10\n\x0e_idle_fraction\"\xe8\x02\n\x11GetStatusResponse\x12\x13\n\x0bnum_waiting\x18\x01 \x01(\r\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x15\n\rnum_scheduled\x18\x03 \x01(\r\x12\x1a\n\x12num_waiting_tokens\x18\x04 \x01(\r\x12\x17\n\x0fnum_preemptions\x18\x05 \x01(\x04\x12\x1c\n\x14num_generated_tokens\x18\x06 \x01(\x04\x12\x19\n\x11num_prompt_tokens\x18\x07 \x01(\x04\x12\x16\n\x0eprefix_queries\x18\x08 \x01(\x04\x12\x13\n\x0bprefix_hits\x18\t \x01(\x04\x12\x38\n\texecutors\x18\n \x03(\x0b\x32%.drumline.scheduler.v1.ExecutorStatus\x12\x18\n\x10software_version\x18\x0b \x01(\t\x12\x10\n\x08\x64raining\x18\x0c \x01(\x08\x12\x11\n\tadmission\x18\r \x01(\t\"5\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\ngateway_id\x18\x02 \x01(\t\"9\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x14\n\x0cmodel_digest\x18\x02 \x01(\t\"\xbd\x01\n\x0fSequenceRequest\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x03 \x03(\r\x12\x34\n\x08sampling\x18\x04 \x01(\x0b\x32\".drumline.common.v1.SamplingParams\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x12\n\ntimeout_ms\x18\x07 \x01(\r\"C\n\x06Submit\x12\x39\n\tsequences\x18\x01 \x03(\x0b\x32&.drumline.scheduler.v1.SequenceRequest\"\x18\n\x05\x41\x62ort\x12\x0f\n\x07handles\x18\x01 \x03(\x04\"\xa8\x01\n\x0cServeRequest\x12-\n\x05hello\x18\x01 \x01(\x0b\x32\x1c.drumline.scheduler.v1.HelloH\x00\x12/\n\x06submit\x18\x02 \x01(\x0b\x32\x1d.drumline.scheduler.v1.SubmitH\x00\x12-\n\x05\x61\x62ort\x18\x03 \x01(\x0b\x32\x1c.drumline.scheduler.v1.AbortH\x00\x42\t\n\x07message\"g\n\tAdmission\x12\x0f\n\x07handles\x18\x01 \x03(\x04\x12\x32\n\x07refused\x18\x02 \x01(\x0b\x32!.drumline.common.v1.SequenceError\x12\x15\n\rretry_after_s\x18\x03 \x01(\r\"M\n\nEntryError\x12\r\n\x05\x65ntry\x18\x01 \x01(\r\x12\x30\n\x05\x65rror\x18\x02 \x01(\x0b\x32!.drumline.common.v1.SequenceError\"\xeb\x02\n\nStepTokens\x12\x0f\n\x07handles\x18\x01 \x03(\x04\x12\x12\n\nnum_tokens\x18\x02 \x03(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x16\n\x0e\x66inished_entry\x18\x04 \x03(\r\x12\x37\n\rfinish_reason\x18\x05 \x03(\x0e\x32 .drumline.common.v1.FinishReason\x12\x31\n\x06\x65rrors\x18\x06 \x03(\x0b\x32!.drumline.scheduler.v1.EntryError\x12\x15\n\rstarted_entry\x18\x07 \x03(\r\x12\x19\n\x11num_cached_tokens\x18\x08 \x03(\r\x12\x33\n\x08logprobs\x18\t \x03(\x0b\x32!.drumline.common.v1.TokenLogprobs\x12:\n\x0fprompt_logprobs\x18\n \x03(\x0b\x32!.drumline.common.v1.TokenLogprobs\"\xb9\x01\n\rServeResponse\x12\x31\n\x07welcome\x18\x01 \x01(\x0b\x32\x1e.drumline.scheduler.v1.WelcomeH\x00\x12\x35\n\tadmission\x18\x02 \x01(\x0b\x32 .drumline.scheduler.v1.AdmissionH\x00\x12\x33\n\x06tokens\x18\x03 \x01(\x0b\x32!.drumline.scheduler.v1.StepTokensH\x00\x42\t\n\x07message2\xa0\x02\n\tScheduler\x12[\n\x08GetModel\x12&.drumline.scheduler.v1.GetModelRequest\x1a\'.drumline.scheduler.v1.GetModelResponse\x12^\n\tGetStatus\x12\'.drumline.scheduler.v1.GetStatusRequest\x1a(.drumline.scheduler.v1.GetStatusResponse\x12V\n\x05Serve\x12#.drumline.scheduler.v1.ServeRequest\x1a$.drumline.scheduler.v1.ServeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%drumline/scheduler/v1/scheduler.proto\x12\x15\x64rumline.scheduler.v1\x1a\x1f\x64rumline/common/v1/common.proto\x1a#drumline/executor/v1/executor.proto\"\x11\n\x0fGetModelRequest\"I\n\x10GetModelResponse\x12\x35\n\x05model\x18\x01 \x01(\x0b\x32&.drumline.executor.v1.GetModelResponse\"\x12\n\x10GetStatusRequest\"\x8d\x03\n\x0e\x45xecutorStatus\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x14\n\x0cnum_resident\x18\x04 \x01(\r\x12\x15\n\rnum_scheduled\x18\x05 \x01(\r\x12\x17\n\x0fplans_in_flight\x18\x06 \x01(\r\x12\x12\n\nnum_blocks\x18\x07 \x01(\r\x12\x17\n\x0fnum_blocks_used\x18\x08 \x01(\r\x12\x19\n\x11num_blocks_cached\x18\t \x01(\r\x12\x1a\n\ridle_fraction\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x16\n\x0eragged_granted\x18\x0b \x01(\x08\x12\x15\n\rragged_reason\x18\x0c \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\r \x01(\t\x12\x11\n\tprecision\x18\x0e \x01(\t\x12\x0e\n\x06layout\x18\x0f \x01(\t\x12\x10\n\x08grant_id\x18\x10 \x01(\x04\x12\x16\n\x0ekv_cache_dtype\x18\x11 \x01(\tB\x10\n\x0e_idle_fraction\"\xe8\x02\n\x11GetStatusResponse\x12\x13\n\x0bnum_waiting\x18\x01 \x01(\r\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x15\n\rnum_scheduled\x18\x03 \x01(\r\x12\x1a\n\x12num_waiting_tokens\x18\x04 \x01(\r\x12\x17\n\x0fnum_preemptions\x18\x05 \x01(\x04\x12\x1c\n\x14num_generated_tokens\x18\x06 \x01(\x04\x12\x19\n\x11num_prompt_tokens\x18\x07 \x01(\x04\x12\x16\n\x0eprefix_queries\x18\x08 \x01(\x04\x12\x13\n\x0bprefix_hits\x18\t \x01(\x04\x12\x38\n\texecutors\x18\n \x03(\x0b\x32%.drumline.scheduler.v1.ExecutorStatus\x12\x18\n\x10software_version\x18\x0b \x01(\t\x12\x10\n\x08\x64raining\x18\x0c \x01(\x08\x12\x11\n\tadmission\x18\r \x01(\t\"5\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\ngateway_id\x18\x02 \x01(\t\"9\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x14\n\x0cmodel_digest\x18\x02 \x01(\t\"\xbd\x01\n\x0fSequenceRequest\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x03 \x03(\r\x12\x34\n\x08sampling\x18\x04 \x01(\x0b\x32\".drumline.common.v1.SamplingParams\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x12\n\ntimeout_ms\x18\x07 \x01(\r\"C\n\x06Submit\x12\x39\n\tsequences\x18\x01 \x03(\x0b\x32&.drumline.scheduler.v1.SequenceRequest\"\x18\n\x05\x41\x62ort\x12\x0f\n\x07handles\x18\x01 \x03(\x04\"\xa8\x01\n\x0cServeRequest\x12-\n\x05hello\x18\x01 \x01(\x0b\x32\x1c.drumline.scheduler.v1.HelloH\x00\x12/\n\x06submit\x18\x02 \x01(\x0b\x32\x1d.drumline.scheduler.v1.SubmitH\x00\x12-\n\x05\x61\x62ort\x18\x03 \x01(\x0b\x32\x1c.drumline.scheduler.v1.AbortH\x00\x42\t\n\x07message\"g\n\tAdmission\x12\x0f\n\x07handles\x18\x01 \x03(\x04\x12\x32\n\x07refused\x18\x02 \x01(\x0b\x32!.drumline.common.v1.SequenceError\x12\x15\n\rretry_after_s\x18\x03 \x01(\r\"M\n\nEntryError\x12\r\n\x05\x65ntry\x18\x01 \x01(\r\x12\x30\n\x05\x65rror\x18\x02 \x01(\x0b\x32!.drumline.common.v1.SequenceError\"\xeb\x02\n\nStepTokens\x12\x0f\n\x07handles\x18\x01 \x03(\x04\x12\x12\n\nnum_tokens\x18\x02 \x03(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x16\n\x0e\x66inished_entry\x18\x04 \x03(\r\x12\x37\n\rfinish_reason\x18\x05 \x03(\x0e\x32 .drumline.common.v1.FinishReason\x12\x31\n\x06\x65rrors\x18\x06 \x03(\x0b\x32!.drumline.scheduler.v1.EntryError\x12\x15\n\rstarted_entry\x18\x07 \x03(\r\x12\x19\n\x11num_cached_tokens\x18\x08 \x03(\r\x12\x33\n\x08logprobs\x18\t \x03(\x0b\x32!.drumline.common.v1.TokenLogprobs\x12:\n\x0fprompt_logprobs\x18\n \x03(\x0b\x32!.drumline.common.v1.TokenLogprobs\"\xb9\x01\n\rServeResponse\x12\x31\n\x07welcome\x18\x01 \x01(\x0b\x32\x1e.drumline.scheduler.v1.WelcomeH\x00\x12\x35\n\tadmission\x18\x02 \x01(\x0b\x32 .drumline.scheduler.v1.AdmissionH\x00\x12\x33\n\x06tokens\x18\x03 \x01(\x0b\x32!.drumline.scheduler.v1.StepTokensH\x00\x42\t\n\x07message2\xa0\x02\n\tScheduler\x12[\n\x08GetModel\x12&.drumline.scheduler.v1.GetModelRequest\x1a\'.drumline.scheduler.v1.GetModelResponse\x12^\n\tGetStatus\x12\'.drumline.scheduler.v1.GetStatusRequest\x1a(.drumline.scheduler.v1.GetStatusResponse\x12V\n\x05Serve\x12#.drumline.scheduler.v1.ServeRequest\x1a$.drumline.scheduler.v1.ServeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,29 +40,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSTATUSREQUEST']._serialized_start=228
   _globals['_GETSTATUSREQUEST']._serialized_end=246
   _globals['_EXECUTORSTATUS']._serialized_start=249
-  _globals['_EXECUTORSTATUS']._serialized_end=622
-  _globals['_GETSTATUSRESPONSE']._serialized_start=625
-  _globals['_GETSTATUSRESPONSE']._serialized_end=985
-  _globals['_HELLO']._serialized_start=987
-  _globals['_HELLO']._serialized_end=1040
-  _globals['_WELCOME']._serialized_start=1042
-  _globals['_WELCOME']._serialized_end=1099
-  _globals['_SEQUENCEREQUEST']._serialized_start=1102
-  _globals['_SEQUENCEREQUEST']._serialized_end=1291
-  _globals['_SUBMIT']._serialized_start=1293
-  _globals['_SUBMIT']._serialized_end=1360
-  _globals['_ABORT']._serialized_start=1362
-  _globals['_ABORT']._serialized_end=1386
-  _globals['_SERVEREQUEST']._serialized_start=1389
-  _globals['_SERVEREQUEST']._serialized_end=1557
-  _globals['_ADMISSION']._serialized_start=1559
-  _globals['_ADMISSION']._serialized_end=1662
-  _globals['_ENTRYERROR']._serialized_start=1664
-  _globals['_ENTRYERROR']._serialized_end=1741
-  _globals['_STEPTOKENS']._serialized_start=1744
-  _globals['_STEPTOKENS']._serialized_end=2107
-  _globals['_SERVERESPONSE']._serialized_start=2110
-  _globals['_SERVERESPONSE']._serialized_end=2295
-  _globals['_SCHEDULER']._serialized_start=2298
-  _globals['_SCHEDULER']._serialized_end=2586
+  _globals['_EXECUTORSTATUS']._serialized_end=646
+  _globals['_GETSTATUSRESPONSE']._serialized_start=649
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1009
+  _globals['_HELLO']._serialized_start=1011
+  _globals['_HELLO']._serialized_end=1064
+  _globals['_WELCOME']._serialized_start=1066
+  _globals['_WELCOME']._serialized_end=1123
+  _globals['_SEQUENCEREQUEST']._serialized_start=1126
+  _globals['_SEQUENCEREQUEST']._serialized_end=1315
+  _globals['_SUBMIT']._serialized_start=1317
+  _globals['_SUBMIT']._serialized_end=1384
+  _globals['_ABORT']._serialized_start=1386
+  _globals['_ABORT']._serialized_end=1410
+  _globals['_SERVEREQUEST']._serialized_start=1413
+  _globals['_SERVEREQUEST']._serialized_end=1581
+  _globals['_ADMISSION']._serialized_start=1583
+  _globals['_ADMISSION']._serialized_end=1686
+  _globals['_ENTRYERROR']._serialized_start=1688
+  _globals['_ENTRYERROR']._serialized_end=1765
+  _globals['_STEPTOKENS']._serialized_start=1768
+  _globals['_STEPTOKENS']._serialized_end=2131
+  _globals['_SERVERESPONSE']._serialized_start=2134
+  _globals['_SERVERESPONSE']._serialized_end=2319
+  _globals['_SCHEDULER']._serialized_start=2322
+  _globals['_SCHEDULER']._serialized_end=2610
 # @@protoc_insertion_point(module_scope)

@@ -92,6 +92,7 @@ class ExecutorStatus(_message.Message):
     PRECISION_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
     GRANT_ID_FIELD_NUMBER: _builtins.int
+    KV_CACHE_DTYPE_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """`host:port` dialled."""
     instance_id: _builtins.str
@@ -120,6 +121,8 @@ class ExecutorStatus(_message.Message):
     """How its cohorts' rows are kept: `paged`, `aligned`, `stripped`; empty while it is not connected."""
     grant_id: _builtins.int
     """Carried by every plan of its session."""
+    kv_cache_dtype: _builtins.str
+    """What keys and values are stored as: `float32`, `float16`; empty = float32, or there are none."""
     def __init__(
         self,
         *,
@@ -139,10 +142,11 @@ class ExecutorStatus(_message.Message):
         precision: _builtins.str = ...,
         layout: _builtins.str = ...,
         grant_id: _builtins.int = ...,
+        kv_cache_dtype: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_idle_fraction", b"_idle_fraction", "idle_fraction", b"idle_fraction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idle_fraction", b"_idle_fraction", "address", b"address", "device", b"device", "grant_id", b"grant_id", "idle_fraction", b"idle_fraction", "instance_id", b"instance_id", "layout", b"layout", "num_blocks", b"num_blocks", "num_blocks_cached", b"num_blocks_cached", "num_blocks_used", b"num_blocks_used", "num_resident", b"num_resident", "num_scheduled", b"num_scheduled", "plans_in_flight", b"plans_in_flight", "precision", b"precision", "ragged_granted", b"ragged_granted", "ragged_reason", b"ragged_reason", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idle_fraction", b"_idle_fraction", "address", b"address", "device", b"device", "grant_id", b"grant_id", "idle_fraction", b"idle_fraction", "instance_id", b"instance_id", "kv_cache_dtype", b"kv_cache_dtype", "layout", b"layout", "num_blocks", b"num_blocks", "num_blocks_cached", b"num_blocks_cached", "num_blocks_used", b"num_blocks_used", "num_resident", b"num_resident", "num_scheduled", b"num_scheduled", "plans_in_flight", b"plans_in_flight", "precision", b"precision", "ragged_granted", b"ragged_granted", "ragged_reason", b"ragged_reason", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__idle_fraction: _TypeAlias = _typing.Literal["idle_fraction"]  # noqa: Y015
     _WhichOneofArgType__idle_fraction: _TypeAlias = _typing.Literal["_idle_fraction", b"_idle_fraction"]  # noqa: Y015
