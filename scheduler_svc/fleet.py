@@ -74,5 +74,5 @@ class Fleet:
 
 def _arithmetic(capabilities: Any) -> str:
     """What decides whether two executors of one model give the same bits, as far as they say it."""
-    kind = capabilities.device.partition(" ")[0]  # what follows names the processor and its threads
-    return f"{capabilities.precision} on {kind or 'an unknown device'}, keys and values in {capabilities.kv_cache_dtype or 'float32'}"
+    kind = capabilities.device.partition(" ")[0] or "an unknown device"  # what follows names the processor and its threads
+    return f"{capabilities.precision} on {kind}, keys and values in {capabilities.kv_cache_dtype or 'float32'}"
