@@ -32,7 +32,7 @@ def base_url(address: str) -> str:
 def example(url: str, *, model: str, needs_key: bool) -> str:
     """A curl to paste; a key is left for the reader to fill in, since terminals are logged."""
     key = " -H 'authorization: Bearer YOUR_KEY'" if needs_key else ""
-    messages = '[{"role": "user", "content": "What is the capital of France?"}]'
+    messages = '[{"role": "user", "content": "What is the capital of Germany?"}]'
     body = f'{{"model": "{model}", "temperature": 0, "messages": {messages}}}'
     return f"Try it:\n  curl -s {url}/v1/chat/completions -H 'content-type: application/json'{key} \\\n    -d '{body}'"
 

@@ -41,7 +41,7 @@ def url_of(compose: DockerCompose) -> str:
 
 
 def chat(url: str) -> str:
-    body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0, "max_tokens": 16}
+    body = {"messages": [{"role": "user", "content": "What is the capital of Germany?"}], "temperature": 0, "max_tokens": 16}
     model = httpx.get(url + "/v1/models").json()["data"][0]["id"]
     reply = httpx.post(url + "/v1/chat/completions", json=body | {"model": model}, timeout=120)
     assert reply.status_code == 200, reply.text
@@ -51,7 +51,7 @@ def chat(url: str) -> str:
 def test_chat_scale_to_two_and_replay(compose: DockerCompose) -> None:
     url = url_of(compose)
     first = chat(url)
-    assert "Paris" in first
+    assert "Berlin" in first
     scale = ["docker", "compose", "-f", str(ROOT / "docker/compose.yaml"), "up", "-d", "--no-recreate", "--scale", "executor=2"]
     subprocess.run(scale, check=True, timeout=300)
     end = time.monotonic() + 120

@@ -26,7 +26,7 @@ def test_readme_curl_example_answers(served: Served) -> None:
     command = example.replace("http://127.0.0.1:8000", served.url)
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "Paris" in json.loads(done.stdout)["choices"][0]["message"]["content"]
+    assert "Berlin" in json.loads(done.stdout)["choices"][0]["message"]["content"]
 
 
 def test_readme_openai_example_answers(served: Served) -> None:

@@ -1,17 +1,22 @@
 """SmolLM2 in integers, as its file holds it: the default, near float32, the same bits whatever the batch, chunks or hits."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from executor_svc.backends.cpu import CpuBackend
 from executor_svc.config import ExecutorSettings
 from executor_svc.plan import Sampling
+from gateway.template import ChatTemplate
 from tests.support.batches import Driver
 from tests.support.parity import FIXTURE, NUM_TOKENS
 
 CASES = json.loads(FIXTURE.read_text())
+README = Path(__file__).resolve().parents[3] / "README.md"
 BUDGET = 256
 NUM_OUT = 16
 
@@ -62,6 +67,18 @@ def test_last_hidden_states_are_equal_to_the_bit(backend):
     alone = [driver.run([(s, s.pending)], want_digests=True).digest[0] for s in map(driver.add, cases)]
     together = [(s, s.pending) for s in map(driver.add, cases)]
     assert driver.run(together, want_digests=True).digest.tolist() == alone
+
+
+def test_the_question_that_the_readme_asks_is_answered(backend):
+    """The first answer that anybody sees comes from the default precision, where two near tokens may change places."""
+    [messages] = re.findall(r'"messages": (\[.*?\])', README.read_text())
+    model = backend.model
+    tokenizer = Tokenizer.from_str(model.tokenizer_json.decode())
+    text = ChatTemplate(model.chat_template, special_tokens={}).render(json.loads(messages), add_generation_prompt=True)
+    driver = Driver(backend, seed=6)
+    sequence = driver.add(tokenizer.encode(text, add_special_tokens=False).ids)
+    driver.generate([sequence], num_tokens=8)
+    assert "The capital of Germany is Berlin." in tokenizer.decode(sequence.output)
 
 
 def test_it_is_near_float32(backend):
