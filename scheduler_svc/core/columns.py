@@ -25,7 +25,6 @@ class SlotColumns:
         capacity: what its blocks can hold; never below `upper`.
         limit: most that its cache may ever hold; no row is scheduled past it.
         last_step: last plan that has a row of it.
-        num_tokens: tokens known as of its last decode that was applied as a column; 0 = none was.
         window: WINDOW_BLOCKS blocks, in tokens.
         recent: u32 [num_slots, window]. The token at position p lies at p % window until its window is full, or until somebody
             asks the sequence for its tokens.
@@ -39,6 +38,7 @@ class SlotColumns:
         self._upper = np.zeros_like(self.capacity)
         self._last_step = np.zeros_like(self.capacity)
         self._confirmed = np.zeros_like(self.capacity)
+        # tokens known as of a slot's last decode that was applied as a column; 0 = none was
         self._num_tokens = np.zeros_like(self.capacity)
         self._cells = self.recent.reshape(-1)
         self._block_size = block_size
@@ -64,12 +64,6 @@ class SlotColumns:
         """See the class."""
         self._end_results()
         return self._confirmed
-
-    @property
-    def num_tokens(self) -> I64:
-        """See the class."""
-        self._end_results()
-        return self._num_tokens
 
     # One slot, written; a run of others goes on.
 

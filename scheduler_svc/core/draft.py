@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 from scheduler_svc.core.errors import InvariantViolation
-from scheduler_svc.core.executor import ExecutorBooks, by_key
+from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.queue import WaitingQueue
 from scheduler_svc.core.residency import preempt, undo_preempt
 from scheduler_svc.core.rows import PrefillRow, RowMap
-from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.sequence import Sequence, State, by_key
 from scheduler_svc.core.types import Advance, CacheOp, Layout
 
 

@@ -4,7 +4,6 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
-from operator import attrgetter
 
 from scheduler_svc.core.cohort import Cohort
 from scheduler_svc.core.columns import SlotColumns
@@ -13,11 +12,9 @@ from scheduler_svc.core.growing import GrowingChains
 from scheduler_svc.core.kv import KvCache
 from scheduler_svc.core.prefix import PrefixChain, identity
 from scheduler_svc.core.rows import PlanInFlight, RowMap
-from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.sequence import Sequence, by_key
 from scheduler_svc.core.tables import ExecutorTables
 from scheduler_svc.core.types import ExecutorInfo, Limits
-
-by_key = attrgetter("request.key")
 
 
 class ExecutorBooks:

@@ -6,11 +6,8 @@ they published: whoever holds a block of a chain that is looked for, and has not
 """
 
 from collections.abc import Iterable, Iterator
-from operator import attrgetter
 
-from scheduler_svc.core.sequence import Sequence
-
-_by_key = attrgetter("request.key")
+from scheduler_svc.core.sequence import Sequence, by_key
 
 
 class GrowingChains:
@@ -25,9 +22,9 @@ class GrowingChains:
         """Keys."""
         return iter(self._names)
 
-    def __contains__(self, seq: Sequence) -> bool:
-        """Whether it is kept."""
-        return seq.request.key in self._names
+    def name_of(self, seq: Sequence) -> bytes | None:
+        """What it is kept under; None = it is not."""
+        return self._names.get(seq.request.key)
 
     def put(self, seq: Sequence, name: bytes) -> None:
         """Keeps a sequence under its last name, and no longer under the one before."""
@@ -46,11 +43,6 @@ class GrowingChains:
                 del self._by_name[name]
                 self._looked.pop(name, None)
 
-    def behind(self, name: bytes) -> list[Sequence]:
-        """Residents that are kept under a name, in the total order."""
-        bucket = self._by_name.get(name)
-        return sorted(bucket.values(), key=_by_key) if bucket else []
-
     def take(self, names: Iterable[bytes], *, step: int) -> list[Sequence]:
         """Residents under any of `names` that nobody has taken since the result `step`, before which none of them has grown."""
         taken: list[Sequence] = []
@@ -58,4 +50,4 @@ class GrowingChains:
             if self._looked.get(name) != step:
                 self._looked[name] = step
                 taken += self._by_name[name].values()
-        return sorted(taken, key=_by_key)
+        return sorted(taken, key=by_key)

@@ -97,7 +97,7 @@ def _check_growing(books: ExecutorBooks) -> None:
     residents = _residents(books)
     for seq in books.decoding if books.caching else ():
         name = books.prefix(seq, seq.num_published).parent(seq.num_published)
-        _require(seq in books.growing.behind(name), f"sequence {seq.key} decodes and its blocks cannot be found")
+        _require(books.growing.name_of(seq) == name, f"sequence {seq.key} decodes and its blocks cannot be found")
     _require(set(books.growing) <= {seq.key for seq in residents}, "a sequence that is gone still grows")
 
 

@@ -4,8 +4,7 @@ from bisect import insort
 from collections.abc import Iterator
 from itertools import chain
 
-from scheduler_svc.core.executor import by_key
-from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.sequence import Sequence, by_key
 
 
 class WaitingQueue:

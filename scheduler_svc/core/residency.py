@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_svc.core.executor import ExecutorBooks, by_key
+from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.prefix import PrefixChain
 from scheduler_svc.core.queue import WaitingQueue
-from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.sequence import Sequence, State, by_key
 
 Tokens = NDArray[np.uint32]
 
@@ -121,7 +121,7 @@ def publish_scheduled(books: ExecutorBooks, seq: Sequence, *, num_tokens: int, c
     chain, owner = books.prefix(seq, full), seq.request.key
     books.kv.index.add_chain(chain, seq.blocks, first=seq.num_published, end=full, owner=owner, confirmed=confirmed)
     seq.num_published = full
-    if seq in books.growing:
+    if books.growing.name_of(seq) is not None:
         books.growing.put(seq, chain.parent(full))
 
 

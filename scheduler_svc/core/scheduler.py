@@ -14,7 +14,7 @@ from scheduler_svc.core.assemble import assemble
 from scheduler_svc.core.check import ResultCheck
 from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.errors import ResultMismatch
-from scheduler_svc.core.executor import ExecutorBooks, by_key
+from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.frozen import Frozen
 from scheduler_svc.core.invariants import check_invariants
 from scheduler_svc.core.news import News
@@ -23,7 +23,7 @@ from scheduler_svc.core.policies import policy_for
 from scheduler_svc.core.policy import AdmissionPolicy
 from scheduler_svc.core.prefix import identity
 from scheduler_svc.core.residency import requeue, settle, withdraw
-from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.sequence import Sequence, State, by_key
 from scheduler_svc.core.snapshot import limits_of, restore_snapshot
 from scheduler_svc.core.state import CoreState
 from scheduler_svc.core.stats import Stats, collect

@@ -3,10 +3,14 @@
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import attrgetter
 
 from scheduler_svc.core.columns import SlotColumns
 from scheduler_svc.core.prefix import PrefixChain, chain_root
 from scheduler_svc.core.types import Request
+
+by_key = attrgetter("request.key")
+"""The total order of sequences."""
 
 
 class State(IntEnum):
