@@ -1,0 +1,1 @@
+"""CUDA C++ kernels, what describes them, and the device that runs them through CuPy."""

@@ -1,0 +1,59 @@
+"""Every kernel that a case launches, compiled by NVRTC: parameters as they are sent, nothing spilled."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernels.cuda
+from kernels.cuda.nvrtc import build
+from kernels.cuda.spec import Scalar
+from kernels.emulator.device import EmulatedDevice
+from kernels.proof.catalogue import STEMS
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+PTX = {"int32": "u32", "uint32": "u32", "float32": "f32", "int64": "u64", "uint64": "u64", "uint8": "u8", "bool": "u8"}
+
+
+@cache
+def kernels_of(stem):
+    """Every configuration that the cases of a stem launch."""
+    seen = set()
+
+    class Noting(EmulatedDevice):
+        def launch(self, kernel, grid, args):
+            seen.add(kernel)
+            super().launch(kernel, grid, args)
+
+    for case in STEMS[stem]():
+        case.launch(Noting(), case.arrays())
+    return sorted(seen, key=repr)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("stem", STEMS)
+def test_compiles_with_the_parameters_that_are_sent_and_without_spills(stem, arch):
+    for kernel in kernels_of(stem):
+        binary = build(kernel, arch=arch)
+        assert binary.params == tuple(PTX[a.dtype] if isinstance(a, Scalar) else "u64" for a in kernel.args), kernel
+        assert (binary.stack_bytes, binary.spill_bytes) == (0, 0), kernel
+        assert binary.registers * kernel.block <= 65536, kernel
+        assert binary.shared_bytes + kernel.shared_bytes <= 227 << 10, kernel
+
+
+def test_every_source_has_cases_and_every_function_is_launched_by_one():
+    folder = Path(kernels.cuda.__file__).parent
+    sources = {path.stem: path.read_text() for path in folder.glob("*.cu")}
+    assert set(sources) == set(STEMS)
+    for stem, text in sources.items():
+        functions = text.count("__global__ void")
+        assert functions == len({kernel.name for kernel in kernels_of(stem)}), stem
+
+
+def test_scalars_leave_at_their_declared_width():
+    for stem in STEMS:
+        for kernel in kernels_of(stem):
+            for argument in kernel.args:
+                if isinstance(argument, Scalar):
+                    assert np.dtype(argument.dtype).itemsize in (1, 4, 8)
