@@ -29,8 +29,8 @@ class Device(Protocol):
 class CudaDevice:
     """The GPU that is torch's current one. Modules are compiled by NVRTC once and cached on disk by CuPy.
 
-    `current_stream` gives what CuPy can adopt (`__cuda_stream__`), such as `torch.cuda.current_stream`. It is asked at every launch:
-    a stream kept from before would record an empty graph.
+    `current_stream` gives what CuPy can adopt (`__cuda_stream__`), such as `torch.cuda.current_stream`. It is asked at every
+    launch: a stream kept from before would record an empty graph.
     """
 
     def __init__(self, current_stream: Callable[[], Any]) -> None:

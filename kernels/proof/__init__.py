@@ -1,1 +1,1 @@
-"""What every CUDA kernel must get right, as cases that run wherever a device is: under the emulator in tests, on a GPU in the bench."""
+"""What every CUDA kernel must get right, as cases for any device: the emulator in tests, a GPU in the bench."""

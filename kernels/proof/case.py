@@ -20,8 +20,8 @@ class Case:
         name: unique within a stem.
         arrays: every array that the launch takes, outputs among them; made anew by each call, so that a run may change them.
         launch: runs the kernels on a device, given the same arrays as that device has them.
-        expected: name of an array -> what it must hold afterwards: float64 for floating results, else compared bit for bit. NaN stands
-            for what must be left alone or may be anything.
+        expected: name of an array -> what it must hold afterwards: float64 for floating results, else compared bit for bit. NaN
+            stands for what must be left alone or may be anything.
         tolerance: largest relative error of a floating result as a whole, |got - want| / |want|.
         twin: the same by the CPU twin, from the arrays; None where there is none.
     """
