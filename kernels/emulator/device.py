@@ -23,8 +23,8 @@ class EmulatedDevice:
     """See `Device`; arrays lie in the processor's memory. Launches run at once.
 
     Fast mode finds deadlocks, divergence, and use of what was not written (poisoned with NaN). Check mode, some 30 times slower,
-    looks at every access: bounds, alignment, writes to inputs, uninitialised reads, races in a block and across blocks, outputs left
-    unwritten.
+    looks at every access: bounds, alignment, writes to inputs, uninitialised reads, races in a block and across blocks, outputs not
+    written.
 
     Args:
         check: check mode.
