@@ -21,7 +21,8 @@ class Case:
         arrays: every array that the launch takes, outputs among them; made anew by each call, so that a run may change them.
         launch: runs the kernels on a device, given the same arrays as that device has them.
         expected: name of an array -> what it must hold afterwards: float64 for floating results, else compared bit for bit. NaN
-            stands for what must be left alone or may be anything.
+            stands for what may be anything.
+        untouched: arrays in which NaN of `expected` means NaN: poison that nobody may write, or a row that must say so.
         tolerance: largest relative error of a floating result as a whole, |got - want| / |want|.
         twin: the same by the CPU twin, from the arrays; None where there is none.
     """
@@ -30,6 +31,7 @@ class Case:
     arrays: Callable[[], Arrays]
     launch: Callable[[Device, Mapping[str, Any]], None]
     expected: Arrays
+    untouched: tuple[str, ...] = ()
     tolerance: float = 0.0
     twin: Callable[[Arrays], Arrays] | None = field(default=None, compare=False)
 
@@ -40,10 +42,13 @@ def faults(case: Case, results: Mapping[str, NDArray[Any]]) -> list[str]:
     for name, want in case.expected.items():
         got = results[name]
         if want.dtype != np.float64:
+            got = got.view(want.dtype)
             if not np.array_equal(got, want):
                 found.append(f"{name}: {int((got != want).sum())} of {want.size} elements differ")
             continue
         counts = ~np.isnan(want)
+        if name in case.untouched and not np.isnan(floats(got)[~counts]).all():
+            found.append(f"{name}: something was written where nothing may be")
         value = floats(got)[counts]
         error = float(np.linalg.norm(value - want[counts]) / max(float(np.linalg.norm(want[counts])), 1e-30))
         if not error <= case.tolerance:
