@@ -20,7 +20,7 @@ from bench.words import find_words
 from bench.workloads import SHAPES, Request, Shape, quickened, requests_of
 from drumline import settings
 
-COMPARISONS: Final = {"price": "bench.price", "curve": "bench.curve"}
+COMPARISONS: Final = {"price": "bench.price", "curve": "bench.curve", "gpu": "bench.gpu"}
 """Commands behind `drumline bench` that start servers of their own; imported when called."""
 
 

@@ -1,6 +1,7 @@
 """`python -m executor_svc`: one executor, one device."""
 
 import asyncio
+import importlib.util
 import logging
 import os
 import sys
@@ -40,9 +41,23 @@ def make_backend(told: ExecutorSettings) -> Backend:
         return FakeBackend(options_of(told))
     if told.model:
         check_place(Path(told.model))
+    if told.backend == "emulated" or told.backend == "cuda" or (told.backend == "auto" and _sees_gpu()):
+        from executor_svc.backends.cuda.backend import CudaBackend
+        from executor_svc.backends.cuda.place import Emulated, Gpu
+        from executor_svc.model.load import open_model
+
+        opened = open_model(Path(told.model) if told.model else None)
+        return CudaBackend(opened, told, Emulated() if told.backend == "emulated" else Gpu())
     from executor_svc.backends.cpu import CpuBackend
 
     return CpuBackend(told)
+
+
+def _sees_gpu() -> bool:
+    """Whether torch and CuPy can both use one: a machine with a GPU and the CPU's packages goes on as a processor."""
+    import torch
+
+    return torch.cuda.is_available() and importlib.util.find_spec("cupy") is not None
 
 
 def _set_thread_policy(num_threads: int) -> None:

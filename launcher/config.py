@@ -22,7 +22,7 @@ class ServeSettings(ServiceSettings):
     drain_timeout_s: float = Field(default=30.0, ge=0, description="How long running requests may finish after SIGTERM, seconds.")
     ready_timeout_s: float = Field(default=600.0, gt=0, description="Longest start of one service (loading a model), seconds.")
 
-    backend: str | None = Field(default=None, description="What runs the plans: auto, cpu, or fake (no model).")
+    backend: str | None = Field(default=None, description="What runs the plans: auto, cpu, cuda, or fake (no model).")
     model: str | None = Field(default=None, description="Hugging Face folder or GGUF file; none = SmolLM2-135M-Instruct.")
     served_model_name: tuple[str, ...] | None = Field(default=None, description="Name of the model in the API.")
     precision: str | None = Field(default=None, description="Arithmetic of the executor, for example f32 or bf16.")

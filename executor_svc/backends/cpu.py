@@ -10,14 +10,15 @@ import numpy as np
 import torch
 
 from executor_svc.backends.base import BackendInfo, ModelInfo
-from executor_svc.backends.cpu_layouts import cpu_pipeline, dense_caches, warm_up_dense
+from executor_svc.backends.cpu_layouts import dense_caches, plain_pipeline, warm_up_dense
+from executor_svc.backends.opened import model_info
+from executor_svc.backends.opened import num_blocks as blocks_of
 from executor_svc.backends.warm_up import plain_batch
 from executor_svc.config import ExecutorSettings
 from executor_svc.layouts.refusal import CacheRefused
 from executor_svc.model.cache import KvCache, KvType, block_bytes
-from executor_svc.model.errors import ModelError
 from executor_svc.model.forward import Decoder
-from executor_svc.model.load import OpenModel, open_model
+from executor_svc.model.load import open_model
 from executor_svc.model.precision import choose_precision
 from executor_svc.model.score import digests, row_errors, sampled_logprobs, score_prompts
 from executor_svc.model.weights import load_weights
@@ -37,6 +38,7 @@ KERNELS = (
     "cpu.gated_mul",
     "cpu.sample",
 )
+DEFAULT_KV_MEMORY = 2**30
 INT8_KERNELS = (*KERNELS, "cpu.group_linear", "cpu.after_attention")
 
 
@@ -48,18 +50,18 @@ class CpuBackend:
         self._num_threads = settings.num_threads or len(os.sched_getaffinity(0))
         torch.set_num_threads(self._num_threads)
         opened = open_model(Path(settings.model) if settings.model else None)
-        self._max_model_len = _max_model_len(settings, opened)
-        self._model = _model_info(opened, name=settings.served_model_name or opened.name, max_model_len=self._max_model_len)
+        self._model = model_info(opened, settings)
         with torch.inference_mode():
             precision = choose_precision(settings.precision, config=opened.config, source=opened.source)
             weights = load_weights(opened.source, config=opened.config, num_ids=self._model.vocab_size, precision=precision)
-            self._decoder = Decoder(opened.config, weights=weights, max_model_len=self._max_model_len)
+            self._decoder = Decoder(opened.config, weights=weights, max_model_len=self._model.max_model_len)
         kv_type = _kv_type(settings, precision=precision.name)
-        num_blocks = _num_blocks(settings, opened, kv_type=kv_type)
+        bytes_each = block_bytes(opened.config, kv_type=kv_type)
+        num_blocks = blocks_of(settings, block_bytes=bytes_each, kv_memory=settings.kv_memory or DEFAULT_KV_MEMORY)
         self._cache: KvCache | None = (cache := KvCache(opened.config, num_blocks=num_blocks, kv_type=kv_type))
         self._dense = dense_caches(opened.config, blocks=cache)
         switches = RaggedSwitches(settings.mtp_per_seq_kv, settings.v4_xs_per_seq)
-        self._pipeline = cpu_pipeline(opened.config, refused=settings.ragged == "refuse", switches=switches)
+        self._pipeline = plain_pipeline("cpu", opened.config, refused=settings.ragged == "refuse", switches=switches)
         declared = self._pipeline.ragged_batch_admission()
         self._info = BackendInfo(
             block_size=BLOCK_SIZE,
@@ -123,9 +125,9 @@ class CpuBackend:
         token_ids, scores = sample(logits, columns=batch.sample, num_valid=self._model.vocab_size)
         return Sampled(
             token_ids=token_ids,
-            row_errors=row_errors(ends.numpy(), failed_rows=batch.sample.rows[scores.failed]),
+            row_errors=row_errors(np.isfinite(ends.numpy()).all(axis=1), failed_rows=batch.sample.rows[scores.failed]),
             logprobs=sampled_logprobs(batch.sample, token_ids, scores=scores),
-            prompt_logprobs=score_prompts(self._decoder, hidden, batch=batch),
+            prompt_logprobs=score_prompts(self._decoder.logits, hidden, batch=batch),
             digest=digests(ends.numpy()) if batch.want_digests else np.zeros(0, np.uint64),
             forward_ns=forwarded_ns - started_ns,
             sample_ns=time.perf_counter_ns() - forwarded_ns,
@@ -136,7 +138,7 @@ class CpuBackend:
         started_s = time.monotonic()
         log.info("preparing the kernels: the first start of a release compiles them, which may take minutes")
         set_num_threads(self._num_threads)
-        most = min(self._info.max_num_batched_tokens, self._info.num_blocks * BLOCK_SIZE, self._max_model_len)
+        most = min(self._info.max_num_batched_tokens, self._info.num_blocks * BLOCK_SIZE, self._model.max_model_len)
         with torch.inference_mode():
             for num_tokens in sorted({1, most}):
                 batch = plain_batch(num_tokens, block_size=BLOCK_SIZE)
@@ -155,40 +157,8 @@ class CpuBackend:
         self._dense.close()
 
 
-def _max_model_len(settings: ExecutorSettings, opened: OpenModel) -> int:
-    most = opened.config.max_position
-    if settings.max_model_len > most:
-        raise ModelError(f"max_model_len is {settings.max_model_len}, the model was made for {most} tokens")
-    return settings.max_model_len or most
-
-
 def _kv_type(settings: ExecutorSettings, *, precision: str) -> KvType:
     """float16 keeps 11 bits of a number, int8 layers 8 of their inputs; what is float32 is to be compared with float32."""
     if settings.kv_cache_dtype == "auto":
         return np.float16 if precision == "int8" else np.float32
     return np.float16 if settings.kv_cache_dtype == "float16" else np.float32
-
-
-def _num_blocks(settings: ExecutorSettings, opened: OpenModel, *, kv_type: KvType) -> int:
-    if settings.block_size != BLOCK_SIZE:
-        raise ModelError(f"block_size is {settings.block_size}, the kernels of this backend have {BLOCK_SIZE}")
-    block = block_bytes(opened.config, kv_type=kv_type)
-    count = settings.num_blocks or settings.kv_memory // block
-    if not count:
-        raise ModelError(f"kv_memory of {settings.kv_memory} bytes holds no block; one takes {block}")
-    return count
-
-
-def _model_info(opened: OpenModel, *, name: str, max_model_len: int) -> ModelInfo:
-    text = opened.text
-    return ModelInfo(
-        model_digest=opened.digest,
-        model_name=name,
-        tokenizer_json=text.tokenizer_json,
-        chat_template=text.chat_template,
-        bos_token_id=text.bos_token_id,
-        add_bos=text.add_bos,
-        eos_token_ids=text.eos_token_ids,
-        max_model_len=max_model_len,
-        vocab_size=min(text.num_ids, opened.config.vocab_size),
-    )

@@ -52,19 +52,19 @@ def slot_maker(config: ModelConfig, *, kv_type: KvType = np.float32) -> Callable
     return lambda: [slot(window) for window in config.windows]
 
 
-def cpu_pipeline(config: ModelConfig, *, refused: bool, switches: RaggedSwitches) -> RaggedPipeline:
+def plain_pipeline(name: str, config: ModelConfig, *, refused: bool, switches: RaggedSwitches) -> RaggedPipeline:
     """Decoding without drafts, where neither switch has anything to decide; one that is on is said to be without effect.
 
     Both attention kernels take a length and a lead per row, with a window and without.
     """
-    for name, is_on, missing in (
+    for switch, is_on, missing in (
         ("mtp_per_seq_kv", switches.mtp_per_seq_kv, "it drafts nothing"),
         ("v4_xs_per_seq", switches.v4_xs_per_seq, "no layer of its models has xs_rolling slots"),
     ):
         if is_on:
-            log.warning("%s has no effect on this backend: %s", name, missing)
+            log.warning("%s has no effect on this backend: %s", switch, missing)
     model = ModelFacts(config.family, slots=slot_maker(config)(), masks_ragged_batches=True)
-    return PlainPipeline("cpu", model=model, refused="refused by the setting `ragged`" if refused else "")
+    return PlainPipeline(name, model=model, refused="refused by the setting `ragged`" if refused else "")
 
 
 def warm_up_dense(decoder: Decoder, batch: Batch, *, dense: DenseCaches) -> None:

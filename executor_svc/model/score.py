@@ -1,33 +1,36 @@
 """From hidden states to what a plan wants of them: tokens, log-probabilities, digests, and which rows went wrong."""
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from executor_svc.model.forward import Decoder
 from executor_svc.model.linear import HEAD_MAX_ROWS
-from executor_svc.plan import F32, I32, U64, Batch, Logprobs, SampleColumns
+from executor_svc.plan import BOOL, F32, I32, U64, Batch, Logprobs, SampleColumns
 from kernels.cpu.logprobs import token_logprobs
 from kernels.logprobs_result import TokenLogprobs
 
+Head = Callable[[torch.Tensor], torch.Tensor]
+"""Rows of hidden states -> their logits, f32 [n, num_ids], on the host."""
 
-def score_prompts(decoder: Decoder, hidden: torch.Tensor, *, batch: Batch) -> dict[int, Logprobs]:
-    """Batch row -> scores of the prompt tokens that its fed tokens predict. `hidden` is `Decoder.hidden` of the batch."""
+
+def score_prompts(head: Head, hidden: torch.Tensor, *, batch: Batch) -> dict[int, Logprobs]:
+    """Batch row -> scores of the prompt tokens that its fed tokens predict. `hidden` is what the decoder gave for the batch."""
     scores = {}
     for place, row in enumerate(batch.prompt_logprob_rows.tolist()):
         targets = batch.prompt_targets[batch.prompt_target_start[place] : batch.prompt_target_start[place + 1]]
         first = int(batch.query_start[row])
         rows = hidden[first : first + len(targets)]
-        scores[row] = _score(decoder, rows, targets=targets, num_top=int(batch.prompt_num_top[place]))
+        scores[row] = _score(head, rows, targets=targets, num_top=int(batch.prompt_num_top[place]))
     return scores
 
 
-def _score(decoder: Decoder, hidden: torch.Tensor, *, targets: I32, num_top: int) -> Logprobs:
+def _score(head: Head, hidden: torch.Tensor, *, targets: I32, num_top: int) -> Logprobs:
     """Piece by piece, for a long chunk's logits would not fit in memory. What is not finite is the row's error, found elsewhere."""
     parts = []
     for first in range(0, len(targets), HEAD_MAX_ROWS):
-        logits = decoder.logits(hidden[first : first + HEAD_MAX_ROWS]).numpy()
+        logits = head(hidden[first : first + HEAD_MAX_ROWS]).numpy()
         wanted = targets[first : first + HEAD_MAX_ROWS]
         tops = np.full(len(wanted), num_top, np.int32)
         parts.append(token_logprobs(logits, token_ids_S=wanted, num_top_S=tops, num_valid=logits.shape[1]))
@@ -46,9 +49,9 @@ def sampled_logprobs(sample: SampleColumns, token_ids: I32, *, scores: TokenLogp
     return found
 
 
-def row_errors(ends: F32, *, failed_rows: I32) -> dict[int, tuple[str, str]]:
-    """Batch row -> error, for rows whose last hidden state [R', hidden] is not finite and those that the sampler gave up."""
-    bad = np.union1d(np.flatnonzero(~np.isfinite(ends).all(axis=1)), failed_rows)
+def row_errors(finite: BOOL, *, failed_rows: I32) -> dict[int, tuple[str, str]]:
+    """Batch row -> error, for rows [R'] whose last hidden state is not finite and those that the sampler gave up."""
+    bad = np.union1d(np.flatnonzero(~finite), failed_rows)
     return {int(row): ("internal", "the model's output for this row is not finite, or nothing may be chosen") for row in bad}
 
 

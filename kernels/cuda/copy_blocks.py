@@ -31,8 +31,8 @@ def copy_blocks(device: Device, k: Any, v: Any, *, source: Any, destination: Any
     """Block destination[i] = block source[i] of keys and values [B, K, 16, D].
 
     Args:
-        source, destination: i32 [M] on the device, blocks of the cache. No destination may also be a source, nor stand twice: copies
-            run at the same time. The caller, who has them on the host, sees to that.
+        source, destination: i32 [M] on the device, blocks of the cache. No destination may also be a source, nor stand twice:
+            copies run at the same time. The caller, who has them on the host, sees to that.
     """
     block_bytes = memory_of(k).num_bytes // k.shape[0]
     device.launch(copy_blocks_kernel(dtype_of(k)), (source.shape[0], 2), (k, v, source, destination, block_bytes))

@@ -10,7 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-_KERNEL: Final = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(')
+KERNEL: Final = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(')
+"""Finds the names of kernels in a source."""
 _RUNTIME: Final = ("cuemu.h", "cuemu_rt.cpp")
 _COMMON: Final = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", "-w")
 _FAST: Final = ("-O2",)
@@ -50,7 +51,7 @@ def _cache() -> Path:
 
 def _compile(folder: Path, name: str, source: str, flags: list[str]) -> Path:
     with_header = ["-I", str(files(__package__))]
-    exports = "\n".join(f"CUEMU_EXPORT({kernel})" for kernel in _KERNEL.findall(source))
+    exports = "\n".join(f"CUEMU_EXPORT({kernel})" for kernel in KERNEL.findall(source))
     (folder / "unit.cpp").write_text(f'#include "cuemu.h"\n{source}\n{exports}\n', encoding="utf-8")
     _run("g++", *flags, *with_header, "-c", str(folder / "unit.cpp"), "-o", str(folder / "unit.o"))
     _run("g++", "-shared", "-Wl,-Bsymbolic", "-o", str(folder / f"{name}.so"), str(folder / "unit.o"), str(_runtime_object()))

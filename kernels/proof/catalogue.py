@@ -1,15 +1,17 @@
-"""All stems and their cases. A kernel that is not here is not proven: `tests/unit/kernels/cuda` compares this with the sources."""
+"""All families and their cases. `tests/unit/kernels/cuda` sees to it that every function of every source is launched by one."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from kernels.proof import copy_blocks, gated_mul, rms_norm, rope_kv_write
+from kernels.proof import copy_blocks, gated_mul, paged_attention, rms_norm, rope_kv_write
 from kernels.proof.case import Case
 
 STEMS: Final[dict[str, Callable[[], Iterator[Case]]]] = {
     "copy_blocks": copy_blocks.cases,
     "gated_mul": gated_mul.cases,
+    "paged_attention_simt": paged_attention.simt_cases,
+    "paged_attention": paged_attention.tensor_core_cases,
     "rms_norm": rms_norm.cases,
     "rope_kv_write": rope_kv_write.cases,
 }
-"""Stem of a `.cu` file -> its cases."""
+"""Family -> its cases; most have one source of the same stem."""

@@ -6,6 +6,7 @@ import pytest
 
 from bench.config import BenchSettings
 from bench.curve_config import CurveSettings
+from bench.gpu_config import GpuSettings
 from bench.price_config import PriceSettings
 from drumline.settings import SECTIONS, ServiceSettings, flag_of
 from executor_svc.config import ExecutorSettings
@@ -19,6 +20,7 @@ KINDS: dict[str, type[ServiceSettings]] = {
     "curve": CurveSettings,
     "executor": ExecutorSettings,
     "gateway": GatewaySettings,
+    "gpu": GpuSettings,
     "price": PriceSettings,
     "scheduler": SchedulerSettings,
     "serve": ServeSettings,
