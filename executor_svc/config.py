@@ -41,6 +41,11 @@ class ExecutorSettings(ServiceSettings):
         default="auto",
         description="Arithmetic of linear layers; auto = int8 where the file holds integers, else bf16 or f32, the faster.",
     )
+    batch_invariant: bool = Field(
+        default=False,
+        description="Results of a row must not depend on its batch mates, bit for bit. int8 and f32 are so anyway; auto is never "
+        "bf16 then, and what cannot be so ends the start.",
+    )
     max_model_len: int = Field(
         default=0, ge=0, le=2**20, description="Most tokens (prompt and output) of one sequence; 0 = the model's own."
     )

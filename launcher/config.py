@@ -26,6 +26,9 @@ class ServeSettings(ServiceSettings):
     model: str | None = Field(default=None, description="Hugging Face folder or GGUF file; none = SmolLM2-135M-Instruct.")
     served_model_name: tuple[str, ...] | None = Field(default=None, description="Name of the model in the API.")
     precision: str | None = Field(default=None, description="Arithmetic of the executor, for example f32 or bf16.")
+    batch_invariant: bool | None = Field(
+        default=None, description="Results of a row must not depend on its batch mates, bit for bit."
+    )
     max_model_len: int | None = Field(default=None, ge=1, description="Most tokens (prompt + output) of one sequence.")
     max_num_seqs: int | None = Field(default=None, ge=1, description="Most sequences resident on one executor.")
     max_num_batched_tokens: int | None = Field(default=None, ge=1, description="Most tokens fed to one executor in one step.")

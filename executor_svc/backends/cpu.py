@@ -24,6 +24,7 @@ from executor_svc.model.score import digests, row_errors, sampled_logprobs, scor
 from executor_svc.model.weights import load_weights
 from executor_svc.plan import ALIGNED, PAGED, STRIPPED, Batch, Sampled
 from executor_svc.ragged import RaggedPipeline, RaggedSwitches
+from kernels.cpu.group_tile import FORM
 from kernels.cpu.jit import set_num_threads
 from kernels.cpu.sample import sample
 from kernels.layout import BLOCK_SIZE
@@ -39,7 +40,7 @@ KERNELS = (
     "cpu.sample",
 )
 DEFAULT_KV_MEMORY = 2**30
-INT8_KERNELS = (*KERNELS, "cpu.group_linear", "cpu.after_attention")
+INT8_KERNELS = (*KERNELS, "cpu.group_linear", f"cpu.byte_products.{FORM.name}", "cpu.after_attention")
 
 
 class CpuBackend:
@@ -52,9 +53,13 @@ class CpuBackend:
         opened = open_model(Path(settings.model) if settings.model else None)
         self._model = model_info(opened, settings)
         with torch.inference_mode():
-            precision = choose_precision(settings.precision, config=opened.config, source=opened.source)
+            precision = choose_precision(
+                settings.precision, config=opened.config, source=opened.source, batch_invariant=settings.batch_invariant
+            )
             weights = load_weights(opened.source, config=opened.config, num_ids=self._model.vocab_size, precision=precision)
             self._decoder = Decoder(opened.config, weights=weights, max_model_len=self._model.max_model_len)
+        if settings.batch_invariant and not precision.batch_invariant:
+            raise ModelError(f"batch_invariant is set, and {precision.name} products of this processor depend on the batch")
         kv_type = _kv_type(settings, precision=precision.name)
         bytes_each = block_bytes(opened.config, kv_type=kv_type)
         num_blocks = blocks_of(settings, block_bytes=bytes_each, kv_memory=settings.kv_memory or DEFAULT_KV_MEMORY)

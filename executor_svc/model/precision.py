@@ -22,6 +22,7 @@ from executor_svc.model.linear import (
 )
 from executor_svc.model.probe import InvariantLinears
 from executor_svc.model.source import TensorSource
+from kernels.cpu.group_tile import FORM
 from kernels.group_weights import GROUP, rounded
 
 log = logging.getLogger(__name__)
@@ -50,23 +51,28 @@ class Precision:
         return self.name == "int8" or (bool(self.probes) and all(probe.batch_invariant for probe in self.probes))
 
 
-def choose_precision(asked: str, *, config: ModelConfig, source: TensorSource) -> Precision:
+def choose_precision(asked: str, *, config: ModelConfig, source: TensorSource, batch_invariant: bool = False) -> Precision:
     """int8, f32, bf16, or auto; logs what and why.
 
     auto is int8 where the file holds every matrix in groups of integers, so that no weight is rounded; else bf16 where the
-    processor multiplies it and is measured to be faster; else f32.
+    processor multiplies it and is measured to be faster; else f32. With `batch_invariant` it is never bf16, which is then refused.
     """
     if asked not in ("auto", "int8", "f32", "bf16"):
         raise UnsupportedModel(f"precision {asked!r} is not supported; known: auto, int8, f32, bf16")
+    if asked == "bf16" and batch_invariant:
+        raise UnsupportedModel("precision bf16 and batch_invariant exclude each other: int8 and f32 are batch-invariant")
     matrices = [name for name, shape in expected_tensors(config).items() if len(shape) == 2]
     if asked != "auto":
         name, reason = asked, "asked for"
     elif all(source.has_groups(matrix) for matrix in matrices):
         name, reason = "int8", "the file holds every matrix in groups of small integers"
+    elif batch_invariant:
+        name, reason = "f32", "batch_invariant is set, and the file does not hold every matrix in groups of small integers"
     else:
         name, reason = _fastest(config, flags=torch.cpu.get_capabilities())
     log.info("linear layers in %s: %s", name, reason)
     if name == "int8":
+        log.info("products of bytes: %s", FORM.name)
         _check_groups(config)
         return Precision("int8", _make_rounded, _make_rounded, GroupLinear, pad_rows=lambda count: count)
     if name == "bf16":

@@ -9,11 +9,13 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from kernels.cpu import byte_products
 from kernels.cpu import integer_lanes as ints
 from kernels.cpu.jit import intrinsic
 from kernels.cpu.lanes import F32, I8, I32, pointer, prefetch_line
 from kernels.group_weights import GROUP, PANEL
 
+FORM = byte_products.chosen()
 QUADS = GROUP // 4
 QUAD_BYTES = 4 * PANEL
 CODE_BYTES_PER_BIT = PANEL * GROUP // 8
@@ -80,26 +82,24 @@ class _Tile:
         return self._builder.load(address, align=1)
 
     def _four_bits(self, codes: Any, rows: list[Any]) -> list[Any]:
-        """INTS for each row: a group's sum stays in int16 until its end."""
-        builder = self._builder
-        shorts: list[Any] = [ints.every(ints.SHORTS, 0)] * self.num_rows
+        """INTS for each row."""
+        builder, form = self._builder, FORM
+        sums: list[Any] = [ints.every(form.small, 0)] * self.num_rows
         for pair in range(QUADS // 2):
             for half, weights in enumerate(ints.halves(builder, self._weights(codes, pair))):
                 for row in range(self.num_rows):
-                    part = ints.products_of_unsigned(builder, weights, self._quad(rows, row, 2 * pair + half))
-                    shorts[row] = builder.add(shorts[row], part)
-        return [ints.sums_of_shorts(builder, part) for part in shorts]
+                    sums[row] = form.add_small(builder, sums[row], weights, self._quad(rows, row, 2 * pair + half))
+        return [form.small_sum(builder, part) for part in sums]
 
     def _eight_bits(self, codes: Any, rows: list[Any]) -> list[Any]:
         """INTS for each row."""
-        builder = self._builder
-        totals: list[Any] = [ints.every(ints.INTS, 0)] * self.num_rows
+        builder, form = self._builder, FORM
+        sums: list[Any] = [ints.every(ints.INTS, 0)] * self.num_rows
         for quad in range(QUADS):
             weights = self._weights(codes, quad)
             for row in range(self.num_rows):
-                part = ints.products_of_signed(builder, weights, self._quad(rows, row, quad))
-                totals[row] = builder.add(totals[row], ints.sums_of_shorts(builder, part))
-        return totals
+                sums[row] = form.add_signed(builder, sums[row], weights, self._quad(rows, row, quad))
+        return sums
 
 
 def _emitter(bits: int) -> Any:

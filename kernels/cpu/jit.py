@@ -24,6 +24,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import numba
 import numba.extending
+from numba.core.codegen import get_host_cpu_features
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,6 +58,20 @@ _calling_thread = threading.local()
 """What `set_num_threads` was told, as numba keeps it: a number for each thread."""
 # OpenMP first: it may be entered from several threads at once, which aborts the process under numba's own work queue.
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+
+
+def processor_has(*features: str) -> bool:
+    """Whether code is compiled for a processor with all of these, in LLVM's words; numba's own settings count."""
+    told = numba.config.CPU_FEATURES
+    known = (get_host_cpu_features() if told is None else told).split(",")
+    return all(f"+{feature}" in known for feature in features)
+
+
+def cache_apart(name: str) -> None:
+    """Caches kernels that are defined from now on in a folder of their own: numba does not see which instructions were chosen."""
+    folder = Path(numba.config.CACHE_DIR) / name
+    folder.mkdir(mode=0o700, exist_ok=True)
+    numba.config.CACHE_DIR = str(folder)
 
 
 def jit(function: F) -> F:

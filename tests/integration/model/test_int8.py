@@ -12,6 +12,7 @@ from executor_svc.backends.cpu import CpuBackend
 from executor_svc.config import ExecutorSettings
 from executor_svc.plan import Sampling
 from gateway.template import ChatTemplate
+from kernels.cpu.byte_products import chosen
 from tests.support.batches import Driver
 from tests.support.parity import FIXTURE, NUM_TOKENS
 
@@ -38,6 +39,7 @@ def outputs(backend) -> list[list[int]]:
 def test_a_file_of_integers_is_served_in_integers(backend):
     assert (backend.info.precision, backend.info.batch_invariant) == ("int8", True)
     assert "cpu.group_linear" in backend.info.kernels
+    assert f"cpu.byte_products.{chosen().name}" in backend.info.kernels
 
 
 def test_o2_alone_equals_one_ragged_batch(backend, outputs):

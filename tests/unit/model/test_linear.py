@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from executor_svc.model import precision
 from executor_svc.model.config import ModelConfig, RopeConfig
 from executor_svc.model.errors import UnsupportedModel
 from executor_svc.model.linear import MAX_ROWS, Bf16Linear, PackedLinear, TiledLinear, round_up_rows, row_counts
@@ -139,6 +140,17 @@ class Held:
 def test_auto_rounds_no_weight():
     assert choose_precision("auto", config=CONFIG, source=Held(groups=True)).name == "int8"
     assert choose_precision("auto", config=CONFIG, source=Held(groups=False)).name != "int8"
+
+
+def test_batch_invariant_keeps_auto_from_bf16_and_refuses_it_when_asked(monkeypatch):
+    """On a processor where bf16 is the faster one."""
+    monkeypatch.setattr(precision, "_fastest", lambda config, *, flags: ("bf16", "planted"))
+    floats = Held(groups=False)
+    assert choose_precision("auto", config=CONFIG, source=floats).name == "bf16"
+    assert choose_precision("auto", config=CONFIG, source=floats, batch_invariant=True).name == "f32"
+    assert choose_precision("auto", config=CONFIG, source=Held(groups=True), batch_invariant=True).name == "int8"
+    with pytest.raises(UnsupportedModel, match=r"precision bf16 and batch_invariant"):
+        choose_precision("bf16", config=CONFIG, source=floats, batch_invariant=True)
 
 
 def test_int8_names_the_tensor_that_is_not_in_groups():
