@@ -20,8 +20,8 @@ from bench.words import find_words
 from bench.workloads import SHAPES, Request, Shape, quickened, requests_of
 from drumline import settings
 
-COMPARISONS: Final = {"price": "bench.price", "curve": "bench.curve", "gpu": "bench.gpu"}
-"""Commands behind `drumline bench` that start servers of their own; imported when called."""
+COMPARISONS: Final = {name: f"bench.{name}" for name in ("price", "curve", "perplexity", "gpu")}
+"""Commands behind `drumline bench` with settings of their own; imported when called."""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -17,6 +17,7 @@ from executor_svc.backends.warm_up import plain_batch
 from executor_svc.config import ExecutorSettings
 from executor_svc.layouts.refusal import CacheRefused
 from executor_svc.model.cache import KvCache, KvType, block_bytes
+from executor_svc.model.errors import ModelError
 from executor_svc.model.forward import Decoder
 from executor_svc.model.load import open_model
 from executor_svc.model.precision import choose_precision

@@ -26,7 +26,7 @@ from pydantic_settings import BaseSettings, CliSettingsSource, EnvSettingsSource
 
 from drumline.version import SOFTWARE_VERSION
 
-SECTIONS: Final = ("gateway", "scheduler", "executor", "serve", "bench", "price", "curve", "gpu")
+SECTIONS: Final = ("gateway", "scheduler", "executor", "serve", "bench", "price", "curve", "perplexity", "gpu")
 """Every table of the TOML file and every `DRUMLINE_<SECTION>_` of the environment."""
 CONFIG_ENV: Final = "DRUMLINE_CONFIG"
 _PREFIX: Final = "DRUMLINE_"

@@ -7,6 +7,7 @@ import pytest
 from bench.config import BenchSettings
 from bench.curve_config import CurveSettings
 from bench.gpu_config import GpuSettings
+from bench.perplexity_config import PerplexitySettings
 from bench.price_config import PriceSettings
 from drumline.settings import SECTIONS, ServiceSettings, flag_of
 from executor_svc.config import ExecutorSettings
@@ -21,6 +22,7 @@ KINDS: dict[str, type[ServiceSettings]] = {
     "executor": ExecutorSettings,
     "gateway": GatewaySettings,
     "gpu": GpuSettings,
+    "perplexity": PerplexitySettings,
     "price": PriceSettings,
     "scheduler": SchedulerSettings,
     "serve": ServeSettings,
