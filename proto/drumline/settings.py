@@ -30,7 +30,7 @@ SECTIONS: Final = ("gateway", "scheduler", "executor", "serve", "bench", "price"
 """Every table of the TOML file and every `DRUMLINE_<SECTION>_` of the environment."""
 CONFIG_ENV: Final = "DRUMLINE_CONFIG"
 _PREFIX: Final = "DRUMLINE_"
-_COMMANDS: Final = {"price": "bench price", "curve": "bench curve", "gpu": "bench gpu"}
+_COMMANDS: Final = {"price": "bench price", "curve": "bench curve", "gpu": "bench gpu", "perplexity": "bench perplexity"}
 """Sections whose command is not their own name."""
 
 

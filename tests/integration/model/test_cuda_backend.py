@@ -165,8 +165,8 @@ def test_a_graph_gives_what_a_step_without_one_gives(pair):
         driver.run([(sequence, sequence.pending) for sequence in sequences])
         batch = driver.batch([(sequence, 1) for sequence in sequences], want_digests=True)
         graph = backend.forward(batch)
-        fed = backend._inputs.fill(batch, num_rows=count, num_tokens=count)
         with torch.inference_mode():
+            fed = backend._inputs.fill(batch, num_rows=count, num_tokens=count)
             plain = backend._decoder.hidden(fed, cache=backend._cache)
             chosen = backend._decoder.logits(plain).argmax(dim=1).numpy()
         np.testing.assert_array_equal(graph.token_ids, chosen)
