@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from kernels.proof import copy_blocks, gated_mul, paged_attention, rms_norm, rope_kv_write
+from kernels.proof import copy_blocks, gated_mul, layout_copy, paged_attention, rms_norm, rope_kv_write
 from kernels.proof.case import Case
 
 STEMS: Final[dict[str, Callable[[], Iterator[Case]]]] = {
     "copy_blocks": copy_blocks.cases,
     "gated_mul": gated_mul.cases,
+    "layout_copy": layout_copy.cases,
     "paged_attention_simt": paged_attention.simt_cases,
     "paged_attention": paged_attention.tensor_core_cases,
     "rms_norm": rms_norm.cases,
