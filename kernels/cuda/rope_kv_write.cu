@@ -1,29 +1,48 @@
 // Between the q, k, v projection and attention: per-head norms, rotary positions, keys and values into their blocks. One block a token;
-// the token's row lies in shared memory, a warp takes a head at a time, a lane 8 neighbours of it.
-// -D: ELEMENT_F32, HEADS, KV_HEADS, HEAD_DIM (a multiple of 8, at most 256), ROTARY (pairs), THREADS
+// the token's row lies in shared memory, a warp takes a head at a time, a lane 4 neighbours of each 128: no two meet in a bank.
+// -D: ELEMENT_F32, HEADS, KV_HEADS, HEAD_DIM (a multiple of 4), ROTARY (pairs, a multiple of 4), THREADS
 #include "reduce.cuh"
 #define COLUMNS ((HEADS + 2 * KV_HEADS) * HEAD_DIM)
 #define BLOCK 16
 
-// One lane's 8 elements of a head under its norm (weight may be null) and, where cos is given, rotated.
-DEV void head_part(float (&out)[8], const float *head, const float *weight, float eps, const float *cos, const float *sin, int lane) {
-  const int at = lane * 8;
+DEV float4 load4(const float *p) { return vload<float4>(p); }
+DEV float4 load4(const bf16 *p) {
+  const uint2 v = vload<uint2>(p);
+  return float4{bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y)};
+}
+DEV void store4(float *p, float4 v) { vstore(p, v); }
+DEV void store4(bf16 *p, float4 v) { vstore(p, uint2{pack_bf16(v.x, v.y), pack_bf16(v.z, v.w)}); }
+
+// What a head's norm multiplies by, besides its weights.
+DEV float inverse_rms(const float *head, float eps, int lane) {
   float squares = 0.f;
-  if (weight && at < HEAD_DIM)
 #pragma unroll
-    for (int j = 0; j < 8; j++) squares += head[at + j] * head[at + j];
-  const float scale = weight ? rsqrtf(warp_sum(squares) / HEAD_DIM + eps) : 1.f;
-  if (at >= HEAD_DIM) return;
-#pragma unroll
-  for (int j = 0; j < 8; j++) {
-    const int d = at + j;
-    const float own = head[d] * (weight ? scale * weight[d] : 1.f);
-    if (d >= 2 * ROTARY) { out[j] = own; continue; }
-    const bool low = d < ROTARY;
-    const int pair = low ? d : d - ROTARY, other = low ? d + ROTARY : pair;
-    const float partner = head[other] * (weight ? scale * weight[other] : 1.f);
-    out[j] = own * cos[pair] + (low ? -partner : partner) * sin[pair];
+  for (int d = lane * 4; d < HEAD_DIM; d += 128) {
+    const float4 v = load4(head + d);
+    squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
   }
+  return rsqrtf(warp_sum(squares) / HEAD_DIM + eps);
+}
+DEV float4 normed(const float *head, const float *weight, float scale, int d) {
+  float4 v = load4(head + d);
+  if (!weight) return v;
+  const float4 w = load4(weight + d);
+  v.x *= scale * w.x; v.y *= scale * w.y; v.z *= scale * w.z; v.w *= scale * w.w;
+  return v;
+}
+// a cos + sign b sin
+DEV float4 turned(float4 a, float4 b, float4 cos, float4 sin, float sign) {
+  return float4{a.x * cos.x + sign * b.x * sin.x, a.y * cos.y + sign * b.y * sin.y, a.z * cos.z + sign * b.z * sin.z,
+                a.w * cos.w + sign * b.w * sin.w};
+}
+// Four neighbours under their norm (weight may be null) and rotated. They lie on one side of their pairs, or behind all of them.
+DEV float4 rotated(const float *head, const float *weight, float scale, const float *cos, const float *sin, int d) {
+  const float4 v = normed(head, weight, scale, d);
+  if (d >= 2 * ROTARY) return v;
+  const bool low = d < ROTARY;
+  const int pair = low ? d : d - ROTARY;
+  const float4 partner = normed(head, weight, scale, low ? d + ROTARY : pair);
+  return turned(v, partner, load4(cos + pair), load4(sin + pair), low ? -1.f : 1.f);
 }
 
 // qkv [T][COLUMNS]; cos, sin f32 [positions][ROTARY]; position, slot [T]; k, v [blocks][KV_HEADS][BLOCK][HEAD_DIM]; q [T][HEADS][HEAD_DIM].
@@ -34,35 +53,26 @@ rope_kv_write(const element *qkv, const float *cos, const float *sin, const int 
   DYNAMIC_SHARED(bytes);
   float *row = (float *)bytes;
   const u64 token = blockIdx.x;
-  for (int at = threadIdx.x * 8; at < COLUMNS; at += THREADS * 8) {
-    float part[8];
-    load8(part, qkv + token * COLUMNS + at);
-#pragma unroll
-    for (int j = 0; j < 8; j++) row[at + j] = part[j];
-  }
+  for (int at = threadIdx.x * 4; at < COLUMNS; at += THREADS * 4) store4(row + at, load4(qkv + token * COLUMNS + at));
   __syncthreads();
   const int lane = threadIdx.x & 31, where = position[token], to = slot[token];
   const bool bad = where < 0 || where >= num_positions || to >= num_blocks * BLOCK;
   const float *c = cos + (u64)(bad ? 0 : where) * ROTARY, *s = sin + (u64)(bad ? 0 : where) * ROTARY;
-  const bool kept = to >= 0 && !bad;
   for (int head = threadIdx.x >> 5; head < HEADS + 2 * KV_HEADS; head += THREADS / 32) {
     const float *source = row + head * HEAD_DIM;
     const bool query = head < HEADS, value = head >= HEADS + KV_HEADS;
-    float part[8];
-    if (!value) head_part(part, source, query ? q_norm : k_norm, eps, c, s, lane);
-    if (lane * 8 >= HEAD_DIM) continue;
-    if (query) {
-      if (bad)
-#pragma unroll
-        for (int j = 0; j < 8; j++) part[j] = NAN_F;
-      store8(q + (token * HEADS + head) * HEAD_DIM + lane * 8, part);
-    } else if (kept) {
-      if (value)
-#pragma unroll
-        for (int j = 0; j < 8; j++) part[j] = source[lane * 8 + j];
-      const int kv_head = value ? head - HEADS - KV_HEADS : head - HEADS;
-      const u64 start = (((u64)(to / BLOCK) * KV_HEADS + kv_head) * BLOCK + to % BLOCK) * HEAD_DIM;
-      store8((value ? v : k) + start + lane * 8, part);
+    if (bad || (!query && to < 0)) {
+      for (int d = lane * 4; query && d < HEAD_DIM; d += 128)
+        store4(q + (token * HEADS + head) * HEAD_DIM + d, float4{NAN_F, NAN_F, NAN_F, NAN_F});
+      continue;
     }
+    const int kv_head = value ? head - HEADS - KV_HEADS : head - HEADS;
+    const u64 place = query ? token * HEADS + head : ((u64)(to / BLOCK) * KV_HEADS + kv_head) * BLOCK + to % BLOCK;
+    element *out = (query ? q : value ? v : k) + place * HEAD_DIM;
+    const float *weight = query ? q_norm : k_norm;
+    const float scale = weight && !value ? inverse_rms(source, eps, lane) : 1.f;
+#pragma unroll
+    for (int d = lane * 4; d < HEAD_DIM; d += 128)
+      store4(out + d, value ? load4(source + d) : rotated(source, weight, scale, c, s, d));
   }
 }

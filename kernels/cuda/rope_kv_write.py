@@ -11,9 +11,11 @@ _THREADS = 128
 
 @cache
 def rope_kv_write_kernel(heads: int, kv_heads: int, head_dim: int, rotary: int, dtype: str) -> Kernel:
-    """For float32 or bfloat16. Raises ValueError for a head size that is not whole vectors of 8, 256 at most."""
-    if head_dim % 8 or head_dim > 256 or 2 * rotary > head_dim:
-        raise ValueError(f"rope_kv_write: head size {head_dim} with {rotary} rotary pairs; want a multiple of 8 up to 256")
+    """For float32 or bfloat16. Raises ValueError for heads or pairs that are not whole vectors of 4."""
+    if head_dim % 4 or rotary % 4 or 2 * rotary > head_dim:
+        raise ValueError(
+            f"rope_kv_write: head size {head_dim} with {rotary} rotary pairs; want multiples of 4, the pairs up to half"
+        )
     return Kernel(
         source="rope_kv_write",
         name="rope_kv_write",
