@@ -21,6 +21,7 @@ def copy_blocks_kernel(dtype: str) -> Kernel:
             Array("source", "int32", align=4),
             Array("destination", "int32", align=4),
             Scalar("block_bytes", "int32"),
+            Scalar("num_blocks", "int32"),
         ),
         defines=(("THREADS", _THREADS),),
         block=_THREADS,
@@ -31,8 +32,9 @@ def copy_blocks(device: Device, k: Any, v: Any, *, source: Any, destination: Any
     """Block destination[i] = block source[i] of keys and values [B, K, 16, D].
 
     Args:
-        source, destination: i32 [M] on the device, blocks of the cache. No destination may also be a source, nor stand twice:
-            copies run at the same time. The caller, who has them on the host, sees to that.
+        source, destination: i32 [M] on the device. A copy from or to a block that the cache does not have is not made. No
+            destination may also be a source, nor stand twice: copies run at the same time. The caller, who has them on the host,
+            sees to that.
     """
     block_bytes = memory_of(k).num_bytes // k.shape[0]
-    device.launch(copy_blocks_kernel(dtype_of(k)), (source.shape[0], 2), (k, v, source, destination, block_bytes))
+    device.launch(copy_blocks_kernel(dtype_of(k)), (source.shape[0], 2), (k, v, source, destination, block_bytes, k.shape[0]))
