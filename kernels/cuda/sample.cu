@@ -3,6 +3,7 @@
 // The draw is the race argmin E_i / w_i with E_i = -log(1 - u_i) and w_i = exp(logit_i / temperature). Since E_i >= u_i, a logarithm is
 // taken only where u_i would still win against the leader of the warp. Scores are float64, ties go to the lower id.
 #include "sample_filter.cuh"
+#include "sample_noise.cuh"
 #define NONE 0xffffffffu
 #define SLACK 1.0005f                                         // more than float32 loses of a race that is still open: e^-26 and up
 #define GREEDY_BELOW 1e-5f
@@ -19,9 +20,9 @@ struct Shared {
 // Greatest logit and its lowest id, as descending(logit) and id in one number; to every thread.
 DEV u64 find_greatest(Row &row, u64 *space) {
   u64 best = ~0ull;
-  each_logit(row, [&](auto &l, u32 first) {
+  each_logit(row, [&](Group l, u32 first) {
 #pragma unroll
-    for (int i = 0; i < (int)(sizeof(l) / sizeof(l[0])); i++) {
+    for (int i = 0; i < GROUP; i++) {
       const u64 own = (u64)descending(l[i]) << 32 | (first + i);
       best = own < best ? own : best;
     }
@@ -42,14 +43,14 @@ struct Leader { double score; u32 id; float logit, bar; };
 DEV bool beats(double score, u32 id, double other, u32 other_id) { return score > other || (score == other && id < other_id); }
 
 // The warp's leader after its lanes' tokens of the bits `open` of l have run.
-template <class Logits> DEV Leader run(Leader leader, Logits &l, u32 first, u32 open, u64 key, double inverse) {
+DEV Leader run(Leader leader, Group l, u32 first, u32 open, u64 key, double inverse) {
   Leader own = {-(double)INFINITY_F, NONE, 0.f, 0.f};
   while (open) {
     const u32 at = __ffs(open) - 1;
     open &= open - 1;
     float logit = l[0];
 #pragma unroll
-    for (u32 i = 1; i < sizeof(l) / sizeof(l[0]); i++) logit = i == at ? l[i] : logit;
+    for (u32 i = 1; i < GROUP; i++) logit = i == at ? l[i] : logit;
     const double e = -log1p(-(double)uniform(key, first + at)), score = logit * inverse - log(e);
     if (beats(score, first + at, own.score, own.id)) own = Leader{score, first + at, logit, (float)e};
   }
@@ -71,10 +72,10 @@ template <bool FILTERED> DEV u32 draw(Row &row, Scale s, const Record &r, u64 li
   const u64 key = noise_key(r.seed, r.output_pos);
   const double inverse = 1.0 / (double)r.temperature;
   Leader leader = {-(double)INFINITY_F, NONE, -INFINITY_F, 1.f};
-  each_logit(row, [&](auto &l, u32 first) {
+  each_logit(row, [&](Group l, u32 first) {
     u32 open = 0;
 #pragma unroll
-    for (int i = 0; i < (int)(sizeof(l) / sizeof(l[0])); i++) {
+    for (int i = 0; i < GROUP; i++) {
       if (FILTERED && place_in_order(s, l[i], first + i) > limit) continue;
       const bool runs = uniform(key, first + i) < leader.bar * SLACK * __expf((l[i] - leader.logit) * s.inverse);
       open |= (u32)(runs && l[i] > -INFINITY_F) << i;
@@ -101,7 +102,7 @@ DEV u32 choose(Row &row, const Record &r, Shared &sh) {
 
 // logits [rows][PITCH]; inputs: a Record for each block, then what they point to; edit_* [as inputs] are scratch. The token of a row
 // that failed, and of padding, is 0.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 sample(const logit *logits, const int *inputs, int *edit_ids, int *edit_counts, float *edit_values, int *token_ids, u8 *failed) {
   __shared__ Shared sh;
   DYNAMIC_SHARED(dynamic);

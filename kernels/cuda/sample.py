@@ -1,7 +1,7 @@
-"""Chooses one token a row on the device. What a choice is: kernels/README.md, "Sampling, in order"; `kernels/cpu/sample.py` is its twin.
+"""Chooses one token a row. What a choice is: kernels/README.md, "Sampling, in order"; `kernels/cpu/sample.py` is its twin.
 
-All that varies from step to step is in one array of int32 words, `inputs`, made by `Sampler.pack` and sent by one copy: a record for
-each row, then the histories, biases and end ids of the rows that have any. So a CUDA graph that holds the launch stays valid.
+All that varies from step to step is in one array of int32 words, `inputs`, made by `Sampler.pack` and sent by one copy: a record
+for each row, then histories, biases and end ids of the rows that have any. So a CUDA graph that holds the launch stays valid.
 """
 
 from typing import Any, Final
@@ -30,7 +30,7 @@ class Sampler:
     """One configuration of the kernel: for logits [rows, vocab_size] of which the first `num_valid` of each row are ids.
 
     Args:
-        vocab_size: elements from one row of logits to the next. num_valid: ids from it on are padding, never chosen and not looked at.
+        vocab_size: elements from one row of logits to the next. num_valid: ids from it on are padding and never chosen.
         dtype: of the logits, float32 or bfloat16.
         max_rows: most records of a step, padding among them.
         max_words: room for history, bias and end ids of all rows of a step: a word for each token of history and each end id, two
@@ -85,8 +85,8 @@ class Sampler:
         return words
 
     def sample(self, device: Device, logits: Any, *, inputs: Any, workspace: dict[str, Any], token_ids: Any, failed: Any) -> None:
-        """Writes the token of each record, i32 [S], and whether its row failed, u8 [S]: a valid logit is not finite, an adjusted one
-        is NaN or inf, or nothing may be chosen. The token of such a row, and of padding, is 0.
+        """Writes the token of each record, i32 [S], and whether its row failed, u8 [S]: a valid logit is not finite, an adjusted
+        one is NaN or inf, or nothing may be chosen. The token of such a row, and of padding, is 0.
 
         Changes no logits. `inputs` and `workspace` as the properties say; `inputs` holds S records.
         """

@@ -39,9 +39,9 @@ template <bool MASS> DEV u64 amount_of(Scale s, float l) {
 
 // visit(place, amount) of every token up to `limit` whose place without its last `shift` bits (1 to 64) is `prefix`.
 template <bool MASS, class Visit> DEV void each_member(Row &row, Scale s, u64 limit, u64 prefix, int shift, Visit visit) {
-  each_logit(row, [&](auto &l, u32 first) {
+  each_logit(row, [&](Group l, u32 first) {
 #pragma unroll
-    for (int i = 0; i < (int)(sizeof(l) / sizeof(l[0])); i++) {
+    for (int i = 0; i < GROUP; i++) {
       const u64 place = place_in_order(s, l[i], first + i);
       if (place > limit || place >> 1 >> (shift - 1) != prefix) continue;
       const u64 amount = amount_of<MASS>(s, l[i]);

@@ -36,6 +36,7 @@ struct Row {
   Edits edits;
   bool bad;                                                   // this thread saw a raw logit that is not finite, or an edit that is NaN or inf
 };
+typedef const float (&Group)[GROUP];
 
 DEV void load_group(float (&out)[8], const logit *p) { load8(out, p); }
 DEV void load_group(float (&out)[1], const logit *p) { out[0] = to_float(*p); }
@@ -62,7 +63,10 @@ template <class Visit> DEV void each_logit(Row &row, Visit visit) {
   for (int base = 0; base < row.edits.num; base += THREADS) {
     const int at = base + threadIdx.x;
     const bool valid = at < row.edits.num;
-    float l[1] = {valid ? row.edits.values[at] : -INFINITY_F};
+    float l[GROUP];
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) l[i] = -INFINITY_F;       // edited ids have no order that a group could use
+    if (valid) l[0] = row.edits.values[at];
     row.bad |= !(l[0] < INFINITY_F);
     visit(l, valid ? (u32)row.edits.ids[at] : 0u);
   }

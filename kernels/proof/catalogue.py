@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from kernels.proof import rms_norm
+from kernels.proof import mtp_accept, rms_norm, sample
 from kernels.proof.case import Case
 
 STEMS: Final[dict[str, Callable[[], Iterator[Case]]]] = {
+    "mtp_accept": mtp_accept.cases,
     "rms_norm": rms_norm.cases,
+    "sample": sample.cases,
 }
 """Stem of a `.cu` file -> its cases."""
