@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
-from kernels.cuda.paged_attention import PagedAttention
 
 from executor_svc.backends.cuda.place import Place
+from kernels.cuda.paged_attention import PagedAttention
 from kernels.layout import BLOCK_SIZE
 
 NUM_KV_HEADS: Final = 8

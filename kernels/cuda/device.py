@@ -1,14 +1,12 @@
 """Where kernels run: the protocol that all callers use, and the real device, through CuPy."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from kernels.cuda.source import flat_source
 from kernels.cuda.spec import Kernel, pack
 
 Grid = tuple[int, ...]
-_STATIC_SHARED: Final = 48 << 10
-"""Bytes of shared memory that a kernel gets without asking."""
 
 
 class Device(Protocol):
@@ -61,7 +59,7 @@ class CudaDevice:
                 module = self._cupy.RawModule(code=flat_source(kernel.source), options=options_of(kernel))
                 self._modules[kernel.module] = module
             function = module.get_function(kernel.name)
-            if kernel.shared_bytes > _STATIC_SHARED:
+            if kernel.shared_bytes:  # with what is static it may go beyond the 48 KiB that need no asking
                 function.max_dynamic_shared_size_bytes = kernel.shared_bytes
             self._functions[kernel] = function
         return function
