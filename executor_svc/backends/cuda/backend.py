@@ -1,4 +1,4 @@
-"""The GPU behind `Backend`: a batch goes over in one copy, its logits come back in one more; the only wait is for these."""
+"""The GPU behind `Backend`: a batch goes over in one copy and comes back as tokens in one more; the only wait is for these."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ from executor_svc.backends.cuda.graphs import DecodeGraphs
 from executor_svc.backends.cuda.inputs import Fed, StepInputs
 from executor_svc.backends.cuda.linear import DTYPES, device_precision
 from executor_svc.backends.cuda.place import Place
-from executor_svc.backends.cuda.sampler import choose
+from executor_svc.backends.cuda.sampler import DeviceSampler
 from executor_svc.backends.opened import model_info, num_blocks
 from executor_svc.backends.warm_up import plain_batch
 from executor_svc.config import ExecutorSettings
@@ -28,7 +28,7 @@ from kernels.cuda.copy_blocks import copy_blocks
 from kernels.layout import BLOCK_SIZE
 
 log = logging.getLogger(__name__)
-KERNELS = ("cuda.paged_attention", "cuda.rope_kv_write", "cuda.rms_norm", "cuda.gated_mul", "cuda.copy_blocks", "cpu.sample")
+KERNELS = ("cuda.paged_attention", "cuda.rope_kv_write", "cuda.rms_norm", "cuda.gated_mul", "cuda.copy_blocks", "cuda.sample")
 
 
 class CudaBackend:
@@ -44,6 +44,7 @@ class CudaBackend:
         with torch.inference_mode():
             weights = load_weights(opened.source, config=opened.config, num_ids=self._model.vocab_size, precision=precision)
             self._decoder = DeviceDecoder(opened.config, weights=weights, dtype=dtype, place=place, limits=limits)
+            self._sampler = DeviceSampler(place, num_ids=self._model.vocab_size, dtype=dtype, max_rows=limits.max_rows)
             max_blocks = -(-limits.max_model_len // BLOCK_SIZE)
             self._inputs = StepInputs(place, max_rows=limits.max_rows, max_tokens=limits.max_tokens, max_blocks=max_blocks)
             count = num_blocks(
@@ -118,7 +119,7 @@ class CudaBackend:
         """Sampling, and all that a plan may want of the last hidden states."""
         forwarded_ns = time.perf_counter_ns()
         rows = len(batch.context_len)
-        chosen = choose(logits, batch.sample, finite=torch.isfinite(ends[:rows]).all(dim=1))
+        chosen = self._sampler.choose(logits, batch.sample, finite=torch.isfinite(ends[:rows]).all(dim=1))
         return Sampled(
             token_ids=chosen.token_ids,
             row_errors=row_errors(chosen.finite, failed_rows=batch.sample.rows[chosen.scores.failed]),

@@ -114,6 +114,18 @@ def test_every_way_to_sample_gives_what_the_cpu_backend_gives(pair):
     assert rows[0] == rows[1]
 
 
+def test_more_history_than_there_is_room_for_is_sampled_on_the_host(pair, monkeypatch):
+    """The same tokens either way."""
+    backend, outputs = pair[0], []
+    for most in (1 << 20, 8):
+        monkeypatch.setattr("executor_svc.backends.cuda.sampler._MOST_WORDS", most)
+        driver = Driver(backend)
+        sequence = driver.add(prompt_of(12), sampling=SAMPLINGS["penalties"])
+        driver.generate([sequence], num_tokens=6)
+        outputs.append(sequence.output[:6])
+    assert outputs[0] == outputs[1]
+
+
 def test_logprobs_of_tokens_and_prompts_are_those_of_the_cpu_backend(pair):
     results = []
     for backend in pair:
