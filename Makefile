@@ -6,11 +6,11 @@ BIN := $(VENV)/bin
 SERVE := $(VENV)/.installed-serve
 STAMP := $(VENV)/.installed
 
-.PHONY: help serve test check kernels fix gen bench mutants clean
+.PHONY: help serve test check kernels fix gen bench mutants kernel-mutants clean
 .DEFAULT_GOAL := help
 
 help:  ## print this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 # Dozens of processes import the same modules; compiling these in each of them again takes seconds of every start.
 unexport PYTHONDONTWRITEBYTECODE
@@ -74,6 +74,9 @@ bench: $(STAMP)  ## one table: tokens/s, TTFT, inter-token latency
 # Not a part of `test`: 27 starts of pytest. That every patch still applies to the code is tested there.
 mutants: $(STAMP)  ## 26 wrong versions of the code, each of which a test must catch
 	$(BIN)/python -m tests.mutants $(ARGS)
+
+kernel-mutants: $(STAMP)  ## wrong CUDA kernels, each of which its cases must catch under the emulator
+	$(BIN)/python -m tests.mutants.kernels $(ARGS)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
