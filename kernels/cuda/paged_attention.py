@@ -55,7 +55,7 @@ class PagedAttention:
         if num_kv_heads < 1 or num_heads % num_kv_heads:
             raise ValueError(f"{num_heads} query heads do not share {num_kv_heads} kv heads evenly")
         group = num_heads // num_kv_heads
-        self._heads, self._kv_heads, self._max_verify = num_heads, num_kv_heads, max_verify
+        self._heads, self._kv_heads, self._max_rows, self._max_tokens = num_heads, num_kv_heads, max_rows, max_tokens
         self._simt = simt_kernel(head_dim, group=group, window=window, dtype=dtype)
         self._tensor_cores: TensorCoreKernels | None = None
         self.workspace: Workspace = {}
@@ -81,7 +81,12 @@ class PagedAttention:
         }
 
     def plan(self, device: Device, *, query_start: Any, context_len: Any, workspace: Mapping[str, Any]) -> None:
-        """Once a step, before any layer: query_start i32 [R + 1], context_len i32 [R], both on the device."""
+        """Once a step, before any layer: query_start i32 [R + 1], context_len i32 [R], both on the device.
+
+        Raises ValueError for more rows than `max_rows`, for which the workspace has no room.
+        """
+        if context_len.shape[0] > self._max_rows:
+            raise ValueError(f"paged_attention: {context_len.shape[0]} rows, max_rows is {self._max_rows}")
         if self._tensor_cores is None:
             return
         names = ("decode_items", "item_slot", "prefill_items", "num_items", "row_slots")
@@ -110,6 +115,8 @@ class PagedAttention:
             block_tables: i32 [R, W]; entries behind a row's last block are not looked at.
             query_start, context_len: as planned. A row with fewer tokens of context than it feeds is dead: its output is 0.
         """
+        if q.shape[0] > self._max_tokens:
+            raise ValueError(f"paged_attention: {q.shape[0]} tokens, max_tokens is {self._max_tokens}")
         rows, pitch = context_len.shape[0], block_tables.shape[1]
         ragged = (query_start, context_len)
         if self._tensor_cores is None:

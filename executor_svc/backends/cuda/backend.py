@@ -40,7 +40,9 @@ class CudaBackend:
         self._model = model_info(opened, settings)
         precision = device_precision(settings.precision, device=place.device)
         dtype = DTYPES[precision.name]
-        limits = Limits(settings.max_num_seqs, settings.max_num_batched_tokens, self._model.max_model_len)
+        # a graph of all rows has a token for each, even where a step may not feed so many
+        most_tokens = max(settings.max_num_batched_tokens, settings.max_num_seqs)
+        limits = Limits(settings.max_num_seqs, most_tokens, self._model.max_model_len)
         with torch.inference_mode():
             weights = load_weights(opened.source, config=opened.config, num_ids=self._model.vocab_size, precision=precision)
             self._decoder = DeviceDecoder(opened.config, weights=weights, dtype=dtype, place=place, limits=limits)
@@ -60,7 +62,7 @@ class CudaBackend:
             block_size=BLOCK_SIZE,
             num_blocks=count,
             max_num_seqs=limits.max_rows,
-            max_num_batched_tokens=limits.max_tokens,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
             device=place.name,
             kernels=KERNELS,
             precision=precision.name,
@@ -155,7 +157,7 @@ class CudaBackend:
         """Compiles the kernels, or loads them, by one prompt and one decode step in block 0, which nobody has yet."""
         started_s = time.monotonic()
         log.info("preparing the kernels: the first start of a release compiles them")
-        for num_tokens in (2, 1):
+        for num_tokens in {min(2, self._info.max_num_batched_tokens), 1}:
             self.forward(plain_batch(num_tokens, block_size=BLOCK_SIZE))
         log.info("kernels ready after %.1f s", time.monotonic() - started_s)
 

@@ -16,10 +16,10 @@ _STEP: Final = 8
 
 
 def bucket_sizes(most: int) -> list[int]:
-    """1, 2, 4, then every multiple of 8 up to 128 and of 32 behind it, the last one at least `most`."""
+    """1, 2, 4, then every multiple of 8 up to 128 and of 32 behind it, and `most`: no more, for buffers end there."""
     sizes = [*_FINE, *range(_STEP, 129, _STEP)]
-    sizes += range(160, most + 32, 32)
-    return sizes[: bisect_left(sizes, most) + 1]
+    sizes += range(160, most, 32)
+    return [*sizes[: bisect_left(sizes, most)], most]
 
 
 class DecodeGraphs:

@@ -13,6 +13,7 @@ from executor_svc.model.errors import ModelError
 from executor_svc.model.load import open_model
 from executor_svc.plan import Sampling
 from kernels.cuda.rms_norm import rms_norm
+from kernels.emulator.device import EmulatedDevice
 from tests.support import tiny_models
 from tests.support.batches import Driver
 
@@ -200,8 +201,30 @@ def test_the_emulated_graph_notices_what_a_real_one_would_freeze():
 
 def test_sizes_of_graphs():
     assert bucket_sizes(1) == [1]
-    assert bucket_sizes(5) == [1, 2, 4, 8]
-    assert bucket_sizes(130)[-2:] == [128, 160]
+    assert bucket_sizes(5) == [1, 2, 4, 5]
+    assert bucket_sizes(8) == [1, 2, 4, 8]
+    assert bucket_sizes(130)[-2:] == [128, 130]
+    assert bucket_sizes(200)[-3:] == [160, 192, 200]
+
+
+def test_no_step_of_a_full_backend_leaves_its_buffers(llama):
+    """Three rows and three tokens at most: the largest graph has no more than there is room for. Check mode sees every access."""
+    told = ExecutorSettings(model=str(llama[1]), precision="bf16", num_blocks=8, max_num_seqs=3, max_num_batched_tokens=2)
+    backend = CudaBackend(open_model(llama[1]), told, Emulated(EmulatedDevice(check=True)))
+    driver = Driver(backend)
+    sequences = [driver.add(prompt_of(2, seed=i)) for i in range(3)]
+    for sequence in sequences:
+        driver.run([(sequence, 2)])
+    driver.run([(sequence, 1) for sequence in sequences])
+    assert [len(sequence.output) for sequence in sequences] == [2, 2, 2]
+
+
+def test_a_backend_of_one_row_and_one_token_starts(llama):
+    told = ExecutorSettings(model=str(llama[1]), precision="f32", num_blocks=1, max_num_seqs=1, max_num_batched_tokens=1)
+    driver = Driver(CudaBackend(open_model(llama[1]), told, Emulated()))
+    sequence = driver.add([5])
+    driver.generate([sequence], num_tokens=3)
+    assert len(sequence.output) == 3
 
 
 @pytest.mark.parametrize(
