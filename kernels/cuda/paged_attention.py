@@ -18,8 +18,6 @@ _MOST_PARTS: Final = 2048
 """Parts of contexts that are parked at the same time: with 8 kv heads of 128, 128 MiB."""
 _LEAST_SPLIT: Final = 512
 """Keys of a part, at least: below it, merging costs what splitting gains."""
-_BLOCKS: Final = 1024
-"""Thread blocks that take items in turn; more than any GPU runs at once."""
 
 
 class PagedAttention:
@@ -42,12 +40,14 @@ class PagedAttention:
         max_context: int,
         window: int = 0,
         max_verify: int = 1,
+        num_blocks: int = 1024,
     ) -> None:
         """Args:
             dtype: "bfloat16" or "float32", of queries, keys, values and output.
             max_rows, max_tokens, max_context: the most that a step has; they decide the workspace.
             window: keys that a query sees, itself included; 0 = all.
             max_verify: rows of at most so many new tokens share the bandwidth-bound path: 1, or 1 + drafts.
+            num_blocks: thread blocks that take items in turn; by default more than any GPU runs at once.
 
         Raises:
             ValueError: heads that do not share kv heads evenly, or a head size that is not a multiple of 8 up to 256.
@@ -56,6 +56,7 @@ class PagedAttention:
             raise ValueError(f"{num_heads} query heads do not share {num_kv_heads} kv heads evenly")
         group = num_heads // num_kv_heads
         self._heads, self._kv_heads, self._max_rows, self._max_tokens = num_heads, num_kv_heads, max_rows, max_tokens
+        self._grid = max(1, num_blocks // num_kv_heads)
         self._simt = simt_kernel(head_dim, group=group, window=window, dtype=dtype)
         self._tensor_cores: TensorCoreKernels | None = None
         self.workspace: Workspace = {}
@@ -127,13 +128,12 @@ class PagedAttention:
         scale_log2 = scale * math.log2(math.e)
         parked = (workspace["part_o"], workspace["part_ml"])
         chosen = (workspace["decode_items"], workspace["item_slot"], workspace["num_items"])
-        grid = (min(items, max(rows * self._tiles, _BLOCKS // self._kv_heads)), self._kv_heads)
+        grid = (min(items, self._grid), self._kv_heads)
         device.launch(made.decode, grid, (q, k, v, block_tables, *chosen, *ragged, out, *parked, pitch, scale_log2))
         if self._parts > 1:
             device.launch(made.merge, (rows, self._heads), (*parked, workspace["row_slots"], query_start, out))
         if q.shape[0] != rows:  # as many tokens as rows is a decode step, in which no row has a chunk
-            most = min(q.shape[0] // made.prefill_tokens + rows, _BLOCKS)
-            grid = (most, self._kv_heads)
+            grid = (min(q.shape[0] // made.prefill_tokens + rows, self._grid), self._kv_heads)
             args = (q, k, v, block_tables, workspace["prefill_items"], workspace["num_items"][1:], *ragged, out, pitch, scale_log2)
             device.launch(made.prefill, grid, args)
 

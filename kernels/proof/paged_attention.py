@@ -30,6 +30,7 @@ class Shape:
     max_verify: int = 1
     max_context: int = 640
     spare: int = 0
+    num_blocks: int = 1024
 
     @property
     def name(self) -> str:
@@ -46,8 +47,8 @@ PREFILL = [(70, 200), (1, 30), (33, 33), (2, 1), (5, 90)]
 def tensor_core_cases() -> Iterator[Case]:
     """Decode in one part and in several, verify, chunks beside decode rows, windows, padding, dead rows, ratios of heads."""
     yield _case(Shape("bfloat16", 4, 1, 128, DECODE, max_context=512))
-    yield _case(Shape("bfloat16", 16, 2, 64, SPLIT, max_verify=3, max_context=1024, spare=3))
-    yield _case(Shape("bfloat16", 3, 1, 64, PREFILL, spare=2))
+    yield _case(Shape("bfloat16", 16, 2, 64, SPLIT, max_verify=3, max_context=1024, spare=3, num_blocks=4))
+    yield _case(Shape("bfloat16", 3, 1, 64, PREFILL, spare=2, num_blocks=2))
     yield _case(Shape("bfloat16", 7, 1, 128, PREFILL[:3], window=40))
     yield _case(Shape("bfloat16", 2, 1, 256, [(1, 40), (20, 33)]))
     yield _case(Shape("bfloat16", 1, 1, 64, [(1, 640), (1, 90)], window=600, max_context=1024))
@@ -56,7 +57,7 @@ def tensor_core_cases() -> Iterator[Case]:
 def simt_cases() -> Iterator[Case]:
     """The same on plain cores, with head sizes that only they take."""
     yield _case(Shape("float32", 3, 1, 64, DECODE))
-    yield _case(Shape("float32", 2, 2, 96, [(5, 40), (1, 1), (2, 1), (1, 70)], spare=2))
+    yield _case(Shape("float32", 2, 2, 96, [(5, 40), (1, 1), (1, 70), (2, 1)], spare=2))
     yield _case(Shape("float32", 4, 2, 32, [(9, 60), (1, 45)], window=20))
     yield _case(Shape("bfloat16", 4, 2, 80, [(1, 33), (3, 20)]))
 
@@ -74,6 +75,7 @@ def _case(shape: Shape) -> Case:
         max_context=shape.max_context,
         window=shape.window,
         max_verify=shape.max_verify,
+        num_blocks=shape.num_blocks,
     )
     sizes = {name: (size, kind) for name, (size, kind) in attention.workspace.items()}
 
