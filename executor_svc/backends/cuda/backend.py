@@ -15,7 +15,8 @@ from executor_svc.backends.cuda.inputs import Fed, StepInputs
 from executor_svc.backends.cuda.linear import DTYPES, device_precision
 from executor_svc.backends.cuda.place import Place
 from executor_svc.backends.cuda.sampler import DeviceSampler
-from executor_svc.backends.opened import model_info, num_blocks
+from executor_svc.backends.opened import model_info
+from executor_svc.backends.opened import num_blocks as blocks_of
 from executor_svc.backends.warm_up import plain_batch
 from executor_svc.config import ExecutorSettings
 from executor_svc.model.errors import ModelError
@@ -38,6 +39,8 @@ class CudaBackend:
         """Raises ModelError naming what is wrong with the model or with the settings for it."""
         self._place = place
         self._model = model_info(opened, settings)
+        if settings.batch_invariant:
+            raise ModelError("batch_invariant is set, and products of backend cuda depend on the batch; backend cpu has it")
         precision = device_precision(settings.precision, device=place.device)
         dtype = DTYPES[precision.name]
         # a graph of all rows has a token for each, even where a step may not feed so many
@@ -49,7 +52,7 @@ class CudaBackend:
             self._sampler = DeviceSampler(place, num_ids=self._model.vocab_size, dtype=dtype, max_rows=limits.max_rows)
             max_blocks = -(-limits.max_model_len // BLOCK_SIZE)
             self._inputs = StepInputs(place, max_rows=limits.max_rows, max_tokens=limits.max_tokens, max_blocks=max_blocks)
-            count = num_blocks(
+            count = blocks_of(
                 settings, block_bytes=block_bytes(opened.config, dtype), kv_memory=_kv_memory(settings, place, dtype=dtype)
             )
             self._cache: DeviceKvCache | None = DeviceKvCache(opened.config, num_blocks=count, dtype=dtype, device=place.device)
@@ -57,23 +60,26 @@ class CudaBackend:
         self._fed: Fed | None = None
         switches = RaggedSwitches(settings.mtp_per_seq_kv, settings.v4_xs_per_seq)
         self._pipeline = plain_pipeline("cuda", opened.config, refused=settings.ragged == "refuse", switches=switches)
+        self._info = self._describe(settings, num_blocks=count, precision=precision.name, dtype=dtype)
+        self._warm_up()
+        log.info("%s: %s, %d KV blocks of %d tokens in %s", self._model.model_name, place.name, count, BLOCK_SIZE, dtype)
+
+    def _describe(self, settings: ExecutorSettings, *, num_blocks: int, precision: str, dtype: torch.dtype) -> BackendInfo:
         declared = self._pipeline.ragged_batch_admission()
-        self._info = BackendInfo(
+        return BackendInfo(
             block_size=BLOCK_SIZE,
-            num_blocks=count,
-            max_num_seqs=limits.max_rows,
+            num_blocks=num_blocks,
+            max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
-            device=place.name,
+            device=self._place.name,
             kernels=KERNELS,
-            precision=precision.name,
+            precision=precision,
             batch_invariant=False,
             ragged_granted=declared.granted,
             ragged_reason=declared.reason,
             layouts=(PAGED,),
             kv_cache_dtype=str(dtype).removeprefix("torch."),
         )
-        self._warm_up()
-        log.info("%s: %s, %d KV blocks of %d tokens in %s", self._model.model_name, place.name, count, BLOCK_SIZE, dtype)
 
     @property
     def model(self) -> ModelInfo:

@@ -229,7 +229,12 @@ def test_a_backend_of_one_row_and_one_token_starts(llama):
 
 @pytest.mark.parametrize(
     ("more", "name"),
-    [({"precision": "int8"}, "precision"), ({"kv_cache_dtype": "float16"}, "kv_cache_dtype"), ({"block_size": 32}, "block_size")],
+    [
+        ({"precision": "int8"}, "precision"),
+        ({"kv_cache_dtype": "float16"}, "kv_cache_dtype"),
+        ({"block_size": 32}, "block_size"),
+        ({"batch_invariant": True}, "batch_invariant"),
+    ],
 )
 def test_settings_that_do_not_fit_are_named(llama, more, name):
     told = ExecutorSettings(**{"model": str(llama[1]), "precision": "f32", "num_blocks": 64, **more})
