@@ -56,6 +56,7 @@ class PagedAttention:
             raise ValueError(f"{num_heads} query heads do not share {num_kv_heads} kv heads evenly")
         group = num_heads // num_kv_heads
         self._heads, self._kv_heads, self._max_rows, self._max_tokens = num_heads, num_kv_heads, max_rows, max_tokens
+        self._max_verify = max_verify
         self._grid = max(1, num_blocks // num_kv_heads)
         self._simt = simt_kernel(head_dim, group=group, window=window, dtype=dtype)
         self._tensor_cores: TensorCoreKernels | None = None
@@ -105,6 +106,7 @@ class PagedAttention:
         query_start: Any,
         context_len: Any,
         workspace: Mapping[str, Any],
+        longest: int,
         scale: float,
         out: Any,
     ) -> None:
@@ -114,6 +116,7 @@ class PagedAttention:
             q, out: [T, N, D]. Tokens behind query_start[R] belong to nobody: not read, their output left as it is.
             k, v: [B, K, 16, D], the keys of the fed tokens already in them; behind a row's last token nothing is read.
             block_tables: i32 [R, W]; entries behind a row's last block are not looked at.
+            longest: most new tokens of a row, which the host knows: prefill is not even launched where no row can have a chunk.
             query_start, context_len: as planned. A row with fewer tokens of context than it feeds is dead: its output is 0.
         """
         if q.shape[0] > self._max_tokens:
@@ -132,7 +135,7 @@ class PagedAttention:
         device.launch(made.decode, grid, (q, k, v, block_tables, *chosen, *ragged, out, *parked, pitch, scale_log2))
         if self._parts > 1:
             device.launch(made.merge, (rows, self._heads), (*parked, workspace["row_slots"], query_start, out))
-        if q.shape[0] != rows:  # as many tokens as rows is a decode step, in which no row has a chunk
+        if longest > self._max_verify:
             grid = (min(q.shape[0] // made.prefill_tokens + rows, self._grid), self._kv_heads)
             args = (q, k, v, block_tables, workspace["prefill_items"], workspace["num_items"][1:], *ragged, out, pitch, scale_log2)
             device.launch(made.prefill, grid, args)

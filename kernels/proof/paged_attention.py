@@ -41,6 +41,8 @@ class Shape:
 
 DECODE = [(1, n) for n in (1, 2, 15, 16, 17, 63, 100, 257)]
 SPLIT = [(1, 640), (2, 513), (1, 512), (3, 3), (1, 0), (0, 0)]
+AS_MANY = [(2, 20), (0, 5), (1, 3)]
+"""As many tokens as rows, and yet a row with a chunk."""
 PREFILL = [(70, 200), (1, 30), (33, 33), (2, 1), (5, 90)]
 
 
@@ -51,6 +53,7 @@ def tensor_core_cases() -> Iterator[Case]:
     yield _case(Shape("bfloat16", 3, 1, 64, PREFILL, spare=2, num_blocks=2))
     yield _case(Shape("bfloat16", 7, 1, 128, PREFILL[:3], window=40))
     yield _case(Shape("bfloat16", 2, 1, 256, [(1, 40), (20, 33)]))
+    yield _case(Shape("bfloat16", 2, 1, 64, AS_MANY))
     yield _case(Shape("bfloat16", 1, 1, 64, [(1, 640), (1, 90)], window=600, max_context=1024))
 
 
@@ -94,6 +97,7 @@ def _case(shape: Shape) -> Case:
             block_tables=on["tables"],
             **rows,
             workspace=on,
+            longest=int(fed.max()),
             scale=shape.dim**-0.5,
             out=on["out"],
         )

@@ -61,7 +61,7 @@ class DeviceDecoder:
         self._norm = torch.from_numpy(weights.norm).to(place.device)
         self._layers = [_on_device(layer, place.device) for layer in weights.layers]
         self._scale = (config.query_scalar or config.head_dim) ** -0.5
-        ropes = (config.rope, config.local_rope or config.rope)
+        ropes = [rope for rope in (config.rope, config.local_rope) if rope is not None]
         tables = [rope_arrays(rope, head_dim=config.head_dim, num_positions=limits.max_model_len) for rope in ropes]
         self._rotations = [tuple(torch.from_numpy(part).to(place.device) for part in table) for table in tables]
         self._attention = {
@@ -98,7 +98,7 @@ class DeviceDecoder:
     ) -> torch.Tensor:
         """Projection, rotation, cache and attention of one layer: [T, N D]."""
         config, keys, values = self._config, cache.keys[index], cache.values[index]
-        cos, sin = self._rotations[1 if layer.window else 0]
+        cos, sin = self._rotations[-1 if layer.window else 0]
         rope_kv_write(
             self._kernels,
             layer.qkv(x),
@@ -176,6 +176,7 @@ class _Attention:
             query_start=fed.query_start,
             context_len=fed.context_len,
             workspace=self._workspace,
+            longest=fed.longest,
             scale=scale,
             out=out,
         )

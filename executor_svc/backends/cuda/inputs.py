@@ -22,7 +22,7 @@ _ALIGN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """One step's inputs, all int32 on the device.
+    """One step's inputs, all int32 on the device but `longest`, the most tokens of a row.
 
     Attributes:
         token_ids, positions, slot_mapping: [T]; slot_mapping is block * BLOCK_SIZE + place.
@@ -38,6 +38,7 @@ class Fed:
     ends: torch.Tensor
     sampled: torch.Tensor
     block_tables: torch.Tensor
+    longest: int
 
 
 class StepInputs:
@@ -63,7 +64,7 @@ class StepInputs:
         self._host: I32 = self._staged.numpy()
         self._device = torch.zeros(total, dtype=torch.int32, device=place.device)
         self._tables = torch.full((max_rows, max_blocks), -1, dtype=torch.int32, device=place.device)
-        self._views: dict[tuple[int, int, int], Fed] = {}
+        self._views: dict[tuple[int, int, int, int], Fed] = {}
 
     def fill(self, batch: Batch, *, num_rows: int, num_tokens: int) -> Fed:
         """The batch on the device, padded to `num_rows` and `num_tokens`; valid until the next fill."""
@@ -82,7 +83,7 @@ class StepInputs:
         self._device[:stop].copy_(self._staged[:stop], non_blocking=True)
         staged = self._device[self._starts["tables"] : stop].view(live_rows, width)
         self._tables[:live_rows, :width].copy_(staged)
-        return self._fed(num_rows, num_tokens, sampled)
+        return self._fed(num_rows, num_tokens, sampled, longest=int(np.diff(batch.query_start).max(initial=0)))
 
     def _put(self, name: str, values: I32, count: int, *, padding: int) -> int:
         """Writes the field; gives where it stops."""
@@ -92,8 +93,8 @@ class StepInputs:
         field[len(values) :] = padding
         return start + count
 
-    def _fed(self, num_rows: int, num_tokens: int, num_sampled: int) -> Fed:
-        key = (num_rows, num_tokens, num_sampled)
+    def _fed(self, num_rows: int, num_tokens: int, num_sampled: int, *, longest: int) -> Fed:
+        key = (num_rows, num_tokens, num_sampled, longest)
         if key not in self._views:
 
             def view(name: str, count: int) -> torch.Tensor:
@@ -108,5 +109,6 @@ class StepInputs:
                 ends=view("ends", num_rows),
                 sampled=view("sampled", num_sampled),
                 block_tables=self._tables[:num_rows],
+                longest=longest,
             )
         return self._views[key]
