@@ -44,6 +44,7 @@ class Sampler:
             raise ValueError(f"sample: {num_valid} of {vocab_size} ids are valid; want 1 to vocab_size, and at most {_MOST_IDS}")
         self.max_rows = max_rows
         self.num_words = max_rows * RECORD_WORDS + max_words
+        self._max_words = max_words
         self.kernel = _kernel(vocab_size, num_valid, dtype)
 
     @property
@@ -56,6 +57,11 @@ class Sampler:
         """Arrays that a launch scribbles on: name -> shape and type. Launches that may run at once need their own."""
         shape = (self.num_words,)
         return {"edit_ids": (shape, "int32"), "edit_counts": (shape, "int32"), "edit_values": (shape, "float32")}
+
+    def fits(self, columns: SampleColumns) -> bool:
+        """Whether `pack` has room for the rows' histories, biases and end ids; history counts where penalties read it."""
+        history = int(columns.num_known[_penalised(columns)].sum())
+        return history + 2 * len(columns.bias_ids) + len(columns.end_ids) <= self._max_words
 
     def pack(self, columns: SampleColumns, *, rows: I32 | None = None, num_records: int | None = None) -> I32:
         """What a step sends to the front of `inputs`, as words.
@@ -122,10 +128,18 @@ def _kernel(vocab_size: int, num_valid: int, dtype: str) -> Kernel:
     )
 
 
+def _penalised(columns: SampleColumns) -> NDArray[np.bool_]:
+    """bool [S], rows whose history matters."""
+    penalised: NDArray[np.bool_] = (
+        (columns.repetition_penalty != 1) | (columns.presence_penalty != 0) | (columns.frequency_penalty != 0)
+    )
+    return penalised
+
+
 def _append_changes(records: NDArray[np.void], columns: SampleColumns) -> list[I32]:
     """Words behind the records, of rows whose logits change; sets their places. A row that is in no need of them has none."""
     c = columns
-    penalised = (c.repetition_penalty != 1) | (c.presence_penalty != 0) | (c.frequency_penalty != 0)
+    penalised = _penalised(c)
     banned = c.ban_end & (np.diff(c.end_start) > 0)
     places = records.view(np.int32).reshape(-1, RECORD_WORDS)[:, -len(_PLACES) :]
     at, parts = records.shape[0] * RECORD_WORDS, []

@@ -52,7 +52,7 @@ class DeviceSampler:
     def choose(self, logits: torch.Tensor, columns: SampleColumns, *, finite: torch.Tensor) -> Chosen:
         """`logits` [S or more, V] on the device, rows in the order of `columns`; `finite` bool [R] comes back beside the tokens."""
         num_rows, num_end = len(columns.rows), 2 * len(columns.rows)
-        if int(columns.num_known.sum()) + 2 * len(columns.bias_ids) + len(columns.end_ids) > _MOST_WORDS:
+        if not self._sampler.fits(columns):
             return _on_host(logits, columns, finite=finite)
         token_ids, failed = self._token_ids[:num_rows], self._failed[:num_rows]
         if num_rows:

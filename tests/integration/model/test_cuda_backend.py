@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from executor_svc.backends.cpu import CpuBackend
+from executor_svc.backends.cuda import sampler
 from executor_svc.backends.cuda.backend import CudaBackend
 from executor_svc.backends.cuda.graphs import bucket_sizes
 from executor_svc.backends.cuda.place import Emulated, Gpu, GraphBroken
@@ -59,7 +60,7 @@ def prompt_of(length, *, seed=0):
 
 
 def test_greedy_tokens_equal_transformers(family):
-    """Chunks beside decode rows, then graphs of 4 rows and, when one has ended, of 2 and 1."""
+    """Chunks beside decode rows, graphs of as many rows as there are, and of 4 for 3."""
     model, folder = family
     backend, _ = opened(folder)
     prompts = [prompt_of(length, seed=length) for length in (1, 16, 40)]
@@ -116,14 +117,18 @@ def test_every_way_to_sample_gives_what_the_cpu_backend_gives(pair):
 
 
 def test_more_history_than_there_is_room_for_is_sampled_on_the_host(pair, monkeypatch):
-    """The same tokens either way."""
-    backend, outputs = pair[0], []
-    for most in (1 << 20, 8):
-        monkeypatch.setattr("executor_svc.backends.cuda.sampler._MOST_WORDS", most)
+    """The same tokens either way, and no more often than that: a row without penalties sends no history, however long it is."""
+    backend, outputs, on_host = pair[0], [], []
+    plain = sampler._on_host
+    monkeypatch.setattr(sampler, "_on_host", lambda *args, **more: on_host.append(1) or plain(*args, **more))
+    for most, name, times in ((1 << 20, "penalties", 0), (8, "penalties", 6), (8, "seeded", 0)):
+        monkeypatch.setattr(backend._sampler._sampler, "_max_words", most)
         driver = Driver(backend)
-        sequence = driver.add(prompt_of(12), sampling=SAMPLINGS["penalties"])
+        sequence = driver.add(prompt_of(12), sampling=SAMPLINGS[name])
+        on_host.clear()
         driver.generate([sequence], num_tokens=6)
         outputs.append(sequence.output[:6])
+        assert len(on_host) == times
     assert outputs[0] == outputs[1]
 
 
@@ -148,9 +153,7 @@ def test_a_row_whose_numbers_break_ends_alone(llama, tmp_path):
         model.model.embed_tokens.weight[7] = float("nan")
     backend, _ = opened(tiny_models.save(model, tmp_path / "broken"))
     driver = Driver(backend)
-    good, bad = driver.add(prompt_of(6, seed=9)), driver.add([7, 7, 7])
-    if 7 in good.tokens:
-        good.tokens = [8] * 6
+    good, bad = driver.add([8, 9, 10, 11, 12, 13]), driver.add([7, 7, 7])
     for rows in ([(good, 6), (bad, 3)], [(good, 1), (bad, 1)]):  # a chunk of each, then a graph
         sampled = driver.run(rows)
         assert list(sampled.row_errors) == [1]
@@ -170,13 +173,13 @@ def test_blocks_are_copied_before_rows_run(pair):
 
 
 def test_a_graph_gives_what_a_step_without_one_gives(pair):
-    """Digests of the last hidden states, row by row, for sizes that are padded and that are not."""
+    """The same tokens, for sizes that are padded and that are not. (On a processor torch rounds by the number of rows.)"""
     backend, _ = pair
     for count in (1, 3, 4, 5):
         driver = Driver(backend)
         sequences = [driver.add(prompt_of(3 + i, seed=i)) for i in range(count)]
         driver.run([(sequence, sequence.pending) for sequence in sequences])
-        batch = driver.batch([(sequence, 1) for sequence in sequences], want_digests=True)
+        batch = driver.batch([(sequence, 1) for sequence in sequences])
         graph = backend.forward(batch)
         with torch.inference_mode():
             fed = backend._inputs.fill(batch, num_rows=count, num_tokens=count)
