@@ -41,7 +41,7 @@ def make_backend(told: ExecutorSettings) -> Backend:
         return FakeBackend(options_of(told))
     if told.model:
         check_place(Path(told.model))
-    if told.backend == "emulated" or told.backend == "cuda" or (told.backend == "auto" and _sees_gpu()):
+    if told.backend in ("cuda", "emulated") or (told.backend == "auto" and _sees_gpu()):
         from executor_svc.backends.cuda.backend import CudaBackend
         from executor_svc.backends.cuda.place import Emulated, Gpu
         from executor_svc.model.load import open_model

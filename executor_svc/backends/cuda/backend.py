@@ -39,10 +39,9 @@ class CudaBackend:
         """Raises ModelError naming what is wrong with the model or with the settings for it."""
         self._place = place
         self._model = model_info(opened, settings)
-        if settings.batch_invariant:
-            raise ModelError("batch_invariant is set, and products of backend cuda depend on the batch; backend cpu has it")
         precision = device_precision(settings.precision, device=place.device)
         dtype = DTYPES[precision.name]
+        _check(settings, dtype=dtype)
         # a graph of all rows has a token for each, even where a step may not feed so many
         most_tokens = max(settings.max_num_batched_tokens, settings.max_num_seqs)
         limits = Limits(settings.max_num_seqs, most_tokens, self._model.max_model_len)
@@ -52,9 +51,7 @@ class CudaBackend:
             self._sampler = DeviceSampler(place, num_ids=self._model.vocab_size, dtype=dtype, max_rows=limits.max_rows)
             max_blocks = -(-limits.max_model_len // BLOCK_SIZE)
             self._inputs = StepInputs(place, max_rows=limits.max_rows, max_tokens=limits.max_tokens, max_blocks=max_blocks)
-            count = blocks_of(
-                settings, block_bytes=block_bytes(opened.config, dtype), kv_memory=_kv_memory(settings, place, dtype=dtype)
-            )
+            count = blocks_of(settings, block_bytes=block_bytes(opened.config, dtype), kv_memory=_kv_memory(settings, place))
             self._cache: DeviceKvCache | None = DeviceKvCache(opened.config, num_blocks=count, dtype=dtype, device=place.device)
         self._graphs = DecodeGraphs(place, self._decode, max_rows=limits.max_rows)
         self._fed: Fed | None = None
@@ -159,13 +156,17 @@ class CudaBackend:
             raise RuntimeError("the backend is closed")
         return self._cache
 
+    @torch.inference_mode()
     def _warm_up(self) -> None:
-        """Compiles the kernels, or loads them, by one prompt and one decode step in block 0, which nobody has yet."""
+        """Compiles the kernels, or loads them, by prompts in block 0, which nobody has yet; then captures every graph."""
         started_s = time.monotonic()
         log.info("preparing the kernels: the first start of a release compiles them")
-        for num_tokens in {min(2, self._info.max_num_batched_tokens), 1}:
+        for num_tokens in sorted({1, min(2, self._info.max_num_batched_tokens)}):
             self.forward(plain_batch(num_tokens, block_size=BLOCK_SIZE))
-        log.info("kernels ready after %.1f s", time.monotonic() - started_s)
+        for size in self._graphs.sizes:
+            self._fed = self._inputs.fill(plain_batch(1, block_size=BLOCK_SIZE), num_rows=size, num_tokens=size)
+            self._graphs.run(size)
+        log.info("kernels and %d graphs ready after %.1f s", len(self._graphs.sizes), time.monotonic() - started_s)
 
     def reset(self) -> None:
         """Nothing to do: a block is written before it is read."""
@@ -176,10 +177,16 @@ class CudaBackend:
         self._graphs = DecodeGraphs(self._place, self._decode, max_rows=self._info.max_num_seqs)
 
 
-def _kv_memory(settings: ExecutorSettings, place: Place, *, dtype: torch.dtype) -> int:
-    """Bytes for keys and values: as told, else what `gpu_memory_utilization` leaves of the device."""
+def _check(settings: ExecutorSettings, *, dtype: torch.dtype) -> None:
+    """What this backend does not have is said before a weight is read."""
+    if settings.batch_invariant:
+        raise ModelError("batch_invariant is set, and products of backend cuda depend on the batch; backend cpu has it")
     asked = settings.kv_cache_dtype
     if asked not in ("auto", str(dtype).removeprefix("torch.")):
         raise ModelError(f"kv_cache_dtype is {asked}; backend cuda keeps keys and values in {dtype}: leave it at auto")
+
+
+def _kv_memory(settings: ExecutorSettings, place: Place) -> int:
+    """Bytes for keys and values: as told, else what `gpu_memory_utilization` leaves of the device."""
     spare = (1 - settings.gpu_memory_utilization) * place.total_bytes()
     return settings.kv_memory or int(place.free_bytes() - spare)

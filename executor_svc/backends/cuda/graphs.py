@@ -1,4 +1,4 @@
-"""Decode steps as CUDA graphs: one for each of a few numbers of rows, captured when it is first wanted.
+"""Decode steps as CUDA graphs: one for each of a few numbers of rows, captured when it first runs, at start.
 
 A step of 5 rows runs the graph of 8: rows that are not there feed nothing, and nothing that varies is outside of device memory.
 """
@@ -25,18 +25,18 @@ def bucket_sizes(most: int) -> list[int]:
 class DecodeGraphs:
     """Runs `step(num_rows)`, which returns the tensors that it fills, again and again with one launch.
 
-    Owns the graphs and so the tensors, which are valid until the next run of the same size.
+    `sizes` are the numbers of rows, rising. Owns the graphs and so the tensors, which are valid until the next run of that size.
     """
 
     def __init__(self, place: Place, step: Callable[[int], tuple[torch.Tensor, ...]], *, max_rows: int) -> None:
         self._place = place
         self._step = step
-        self._sizes = bucket_sizes(max_rows)
+        self.sizes = bucket_sizes(max_rows)
         self._graphs: dict[int, tuple[Replay, list[tuple[torch.Tensor, ...]]]] = {}
 
     def size_for(self, num_rows: int) -> int:
         """Rows of the graph that runs so many; at most the greatest size."""
-        return self._sizes[bisect_left(self._sizes, num_rows)]
+        return self.sizes[bisect_left(self.sizes, num_rows)]
 
     def run(self, size: int) -> tuple[torch.Tensor, ...]:
         """The step for `size` rows, a value of `size_for`; what it reads must be in place."""

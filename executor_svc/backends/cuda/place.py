@@ -10,7 +10,7 @@ import torch
 
 from executor_svc.model.errors import ModelError
 from kernels.cuda.device import CudaDevice, Device, Grid
-from kernels.cuda.spec import Array, Kernel, Scalar
+from kernels.cuda.spec import Kernel, Scalar
 from kernels.emulator.device import EmulatedDevice
 
 Replay = Callable[[], None]
@@ -146,11 +146,7 @@ class _Noting:
         self._kernels.prepare(kernel)
 
     def launch(self, kernel: Kernel, grid: Grid, args: Sequence[Any]) -> None:
-        frozen = tuple(
-            value if isinstance(spec, Scalar) else value is None
-            for spec, value in zip(kernel.args, args, strict=True)
-            if isinstance(spec, Scalar | Array)
-        )
+        frozen = tuple(value if isinstance(spec, Scalar) else value is None for spec, value in zip(kernel.args, args, strict=True))
         self._launches.append((kernel, grid, frozen))
         self._kernels.launch(kernel, grid, args)
 
