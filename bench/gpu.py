@@ -32,6 +32,10 @@ def main(argv: list[str]) -> int:
     except DrumlineError as error:
         errors.print(f"drumline bench gpu: {error.message}", style="red", markup=False, soft_wrap=True)
         return 2
+    most = shape_of(wanted.shape).max_position - wanted.steps - gpu_executor.UNTIMED - 1
+    if {"executor", "transformers"} & {*wanted.section} and max(wanted.context) > most:
+        errors.print(f"drumline bench gpu: --context {max(wanted.context)}; shape {wanted.shape} has room for {most}", style="red")
+        return 2
     results: dict[str, Any] = {"device": place.name, "torch": torch.__version__}
     peak = wanted.peak_tb_s or gpu_attention.peak_tb_s(place)
     console, wrong = wide_console(), False
@@ -83,9 +87,7 @@ def _executor(place: Place, wanted: GpuSettings, peak: float) -> tuple[Table, An
     table = Table("rows", "context", "ms / step", "tokens/s", "of what memory allows", title=f"executor, {wanted.shape}, bf16")
     done = []
     for context in wanted.context:
-        one = gpu_executor.decode(
-            place, backend, wanted.shape, rows=wanted.rows, context=context, steps=wanted.steps, peak_tb_s=peak
-        )
+        one = gpu_executor.decode(backend, wanted.shape, rows=wanted.rows, context=context, steps=wanted.steps, peak_tb_s=peak)
         share = "n/a" if one.roofline_tokens_per_s is None else f"{one.tokens_per_s / one.roofline_tokens_per_s:.0%}"
         table.add_row(str(one.num_rows), str(context), f"{one.step_ms:.2f}", f"{one.tokens_per_s:.0f}", share)
         done.append(asdict(one))

@@ -8,12 +8,13 @@ from typing import Final
 import numpy as np
 
 from bench.gpu_load import Steps
-from bench.gpu_model import random_model, weight_bytes
+from bench.gpu_model import random_model, shape_of, weight_bytes
 from executor_svc.backends.cuda.backend import CudaBackend
 from executor_svc.backends.cuda.place import Place
 from executor_svc.config import ExecutorSettings
 
-_UNTIMED: Final = 5
+UNTIMED: Final = 5
+"""Steps before those that are timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +51,15 @@ def backend_of(place: Place, shape: str, *, rows: int, longest: int, batched: in
     return CudaBackend(random_model(shape, device=place.device), told, place)
 
 
-def decode(place: Place, backend: CudaBackend, shape: str, *, rows: int, context: int, steps: int, peak_tb_s: float) -> Decoded:
+def decode(backend: CudaBackend, shape: str, *, rows: int, context: int, steps: int, peak_tb_s: float) -> Decoded:
     """Rows that claim to have a cached prompt: what lies in their blocks costs the same whatever it is."""
     drawn = np.random.default_rng(0)
     prompts = [drawn.integers(0, backend.model.vocab_size, context).astype(np.int32) for _ in range(rows)]
-    run = Steps(backend, prompts, num_cached=context - 1, num_output=steps + _UNTIMED + 1)
+    run = Steps(backend, prompts, num_cached=context - 1, num_output=steps + UNTIMED + 1)
     run.prefill()
-    run.decode(_UNTIMED)
+    run.decode(UNTIMED)
     step_s = statistics.median(run.decode(steps))
-    config = random_model(shape, device=place.device).config
+    config = shape_of(shape)
     read = weight_bytes(config, bytes_each=2) + rows * context * config.num_layers * config.num_kv_heads * config.head_dim * 2 * 2
     roofline = rows / (read / (peak_tb_s * 1e12)) if peak_tb_s else None
     return Decoded(rows, context, step_s * 1e3, rows / step_s, roofline)

@@ -68,12 +68,13 @@ class Steps:
         return rows
 
     def decode(self, num_steps: int) -> list[float]:
-        """So many steps of one token for each row: seconds of each."""
+        """So many steps of one token for each row: seconds of each. Plans behind the first repeat its rows, as a scheduler's do."""
         slots = np.arange(len(self._prompts), dtype=np.int32)
-        ones, times = np.ones(len(slots), np.int32), []
-        for _ in range(num_steps):
+        columns = (slots, np.full(len(slots), DECODE, np.int32), np.ones(len(slots), np.int32), self._slots.num_computed[slots])
+        times = []
+        for step in range(num_steps):
             began = time.perf_counter()
-            self._run([], slots, ones * DECODE, ones, self._slots.num_computed[slots], first=False)
+            self._run([], *(columns if not step else (slots[:0],) * 4), first=False)
             times.append(time.perf_counter() - began)
         return times
 
@@ -91,7 +92,7 @@ class Steps:
             freed_slots=[],
             aborted_slots=[],
             new_sequences=entering,
-            repeat_rows=False,
+            repeat_rows=not len(slots),
             slots=slots,
             row_kinds=kinds,
             num_tokens=fed,

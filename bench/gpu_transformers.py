@@ -37,5 +37,6 @@ def generate(config: ModelConfig, *, device: torch.device, rows: int, num_prompt
     began = time.perf_counter()
     outputs = model.generate_batch(inputs=prompts, generation_config=options)
     seconds = time.perf_counter() - began
-    made = sum(len(output.generated_tokens) for output in outputs.values())
+    if (made := sum(len(output.generated_tokens) for output in outputs.values())) != rows * num_output:
+        raise RuntimeError(f"transformers made {made} tokens, asked for {rows * num_output}")
     return Generated(rows, num_prompt, num_output, made / seconds)
