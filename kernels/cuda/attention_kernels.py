@@ -18,6 +18,11 @@ def _ints(name: str) -> Array:
     return Array(name, "int32", align=4)
 
 
+def _read(dtype: str) -> tuple[Array, ...]:
+    """What all kernels of attention read."""
+    return (*(Array(name, dtype) for name in "qkv"), _ints("tables"))
+
+
 @dataclass(frozen=True, slots=True)
 class TensorCoreKernels:
     """One configuration: plan, then decode and merge, and prefill, whose items hold `prefill_tokens` query tokens."""
@@ -78,10 +83,7 @@ def _decode(head_dim: int, group: int, window: int) -> tuple[Kernel, Kernel]:
         source="paged_decode",
         name="paged_decode",
         args=(
-            Array("q", "bfloat16"),
-            Array("k", "bfloat16"),
-            Array("v", "bfloat16"),
-            _ints("tables"),
+            *_read("bfloat16"),
             Array("items", "int32"),
             _ints("item_slot"),
             _ints("num_items"),
@@ -120,10 +122,7 @@ def _prefill(head_dim: int, group: int, window: int) -> Kernel:
         source="paged_prefill",
         name="paged_prefill",
         args=(
-            Array("q", "bfloat16"),
-            Array("k", "bfloat16"),
-            Array("v", "bfloat16"),
-            _ints("tables"),
+            *_read("bfloat16"),
             Array("items", "int32"),
             _ints("num_items"),
             _ints("query_start"),
@@ -148,10 +147,7 @@ def simt_kernel(head_dim: int, *, group: int, window: int, dtype: str) -> Kernel
         source="paged_attention_simt",
         name="paged_attention_simt",
         args=(
-            Array("q", dtype),
-            Array("k", dtype),
-            Array("v", dtype),
-            _ints("tables"),
+            *_read(dtype),
             _ints("query_start"),
             _ints("context_len"),
             Array("out", dtype, "inout"),

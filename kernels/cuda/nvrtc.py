@@ -41,7 +41,6 @@ class DoesNotCompile(Exception):
 @cache
 def build(kernel: Kernel, *, arch: str) -> Binary:
     """Compiles for `arch`, such as sm_90. Raises DoesNotCompile. Needs NVRTC (the wheel nvidia-cuda-nvrtc) but no driver."""
-    from cupy.cuda.compiler import CompileException  # noqa: F401  (makes CuPy find the wheel's library)
     from cupy_backends.cuda.libs import nvrtc
 
     program = nvrtc.createProgram(flat_source(kernel.source), f"{kernel.source}.cu", (), ())

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.layout import F32, I32
-from kernels.sample_columns import SCALARS
+from kernels.layout import I32
+from kernels.sample_columns import SCALARS, SampleColumns
 
 NEUTRAL = dict.fromkeys(SCALARS, 0.0) | {"top_p": 1.0, "repetition_penalty": 1.0}
 
@@ -24,34 +25,7 @@ class RowState:
     end_ids: Sequence[int] = ()
 
 
-@dataclass(slots=True)
-class Columns:
-    """See `SampleColumns`."""
-
-    slots: I32
-    temperature: F32
-    top_k: I32
-    top_p: F32
-    min_p: F32
-    repetition_penalty: F32
-    presence_penalty: F32
-    frequency_penalty: F32
-    seed: NDArray[np.uint64]
-    output_pos: I32
-    tokens: I32
-    num_prompt: I32
-    num_known: I32
-    ban_end: NDArray[np.bool_]
-    end_start: I32
-    end_ids: I32
-    bias_start: I32
-    bias_ids: I32
-    bias_values: F32
-    want_logprobs: NDArray[np.bool_]
-    num_top: I32
-
-
-def columns_of(rows: Sequence[RowState]) -> Columns:
+def columns_of(rows: Sequence[RowState]) -> SampleColumns:
     """The rows' columns; slots run backwards, so that a row and its slot are not the same number."""
     num_prompt = [len(row.prompt) for row in rows]
     num_known = [len(row.prompt) + len(row.output) for row in rows]
@@ -63,7 +37,7 @@ def columns_of(rows: Sequence[RowState]) -> Columns:
         name: np.array([row.values.get(name, NEUTRAL[name]) for row in rows], SCALARS[name]) for name in SCALARS
     }
     scalars |= {"slots": slots.astype(np.int32), "num_prompt": np.array(num_prompt, np.int32)}
-    return Columns(
+    columns = SimpleNamespace(
         **scalars | {"num_known": np.array(num_known, np.int32)},
         tokens=tokens,
         end_start=_starts([len(row.end_ids) for row in rows]),
@@ -72,6 +46,7 @@ def columns_of(rows: Sequence[RowState]) -> Columns:
         bias_ids=np.array([i for row in rows for i in row.bias], np.int32),
         bias_values=np.array([value for row in rows for value in row.bias.values()], np.float32),
     )
+    return cast(SampleColumns, columns)
 
 
 def _starts(sizes: Sequence[int]) -> I32:

@@ -8,7 +8,7 @@ import pytest
 
 import kernels.cuda
 from kernels.cuda.nvrtc import build
-from kernels.cuda.spec import Scalar
+from kernels.cuda.spec import Scalar, pack
 from kernels.emulator.build import KERNEL
 from kernels.emulator.device import EmulatedDevice
 from kernels.proof.catalogue import STEMS
@@ -18,18 +18,22 @@ PTX = {"int32": "u32", "uint32": "u32", "float32": "f32", "int64": "u64", "uint6
 
 
 @cache
-def kernels_of(stem):
-    """Every configuration that the cases of a stem launch."""
-    seen = set()
+def sent_by(stem):
+    """Every configuration that the cases of a stem launch -> the arguments of one launch as they are sent."""
+    seen = {}
 
     class Noting(EmulatedDevice):
         def launch(self, kernel, grid, args):
-            seen.add(kernel)
+            seen[kernel] = pack(kernel, args)
             super().launch(kernel, grid, args)
 
     for case in STEMS[stem]():
         case.launch(Noting(), case.arrays())
-    return sorted(seen, key=repr)
+    return seen
+
+
+def kernels_of(stem):
+    return sorted(sent_by(stem), key=repr)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -50,9 +54,10 @@ def test_every_function_of_every_source_is_launched_by_a_case():
     assert written == launched
 
 
-def test_scalars_leave_at_their_declared_width():
-    for stem in STEMS:
-        for kernel in kernels_of(stem):
-            for argument in kernel.args:
-                if isinstance(argument, Scalar):
-                    assert np.dtype(argument.dtype).itemsize in (1, 4, 8)
+@pytest.mark.parametrize("stem", STEMS)
+def test_what_is_sent_has_the_widths_that_the_binary_reads(stem):
+    """CuPy sends a NumPy scalar at its own width and anything else at one of its choice."""
+    for kernel, sent in sent_by(stem).items():
+        assert all(isinstance(value, np.generic) for value in sent)
+        read = [int(kind[1:]) // 8 for kind in build(kernel, arch="sm_90").params]
+        assert [value.itemsize for value in sent] == read, kernel
