@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from kernels.cpu.after_attention import AfterAttention, Workspace, after_attention
+from kernels.cpu.crew import set_num_threads
 from kernels.cpu.gated_mul import gelu_mul, silu_mul
 from kernels.cpu.group_linear import group_linear
-from kernels.cpu.jit import set_num_threads
 from kernels.cpu.paged_attention import paged_attention
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
 from kernels.cpu.sample import sample

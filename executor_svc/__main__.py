@@ -61,10 +61,10 @@ def _sees_gpu() -> bool:
 
 
 def _set_thread_policy(num_threads: int) -> None:
-    """Before torch or numba are imported: waiting threads that spin turned a 0.4 ms matmul into 16 ms on two busy cores."""
+    """Before torch is imported: waiting threads that spin turned a 0.4 ms matmul into 16 ms on two busy cores."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if num_threads:
-        os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = str(num_threads)
+        os.environ["OMP_NUM_THREADS"] = str(num_threads)
 
 
 if __name__ == "__main__":

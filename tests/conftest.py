@@ -12,7 +12,6 @@ from xdist.scheduler import LoadScopeScheduling
 # As the executor does for itself: torch's threads would otherwise spin while they wait, at ten times the cost of a small step
 # on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "200")  # ours, too: tests run side by side
 
 
 class ByServer(LoadScopeScheduling):

@@ -25,8 +25,8 @@ from executor_svc.model.score import digests, row_errors, sampled_logprobs, scor
 from executor_svc.model.weights import load_weights
 from executor_svc.plan import ALIGNED, PAGED, STRIPPED, Batch, Sampled
 from executor_svc.ragged import RaggedPipeline, RaggedSwitches
+from kernels.cpu.crew import set_num_threads
 from kernels.cpu.group_tile import FORM
-from kernels.cpu.jit import set_num_threads
 from kernels.cpu.sample import sample
 from kernels.layout import BLOCK_SIZE
 

@@ -5,14 +5,14 @@ Output projection, residual, norm, feed-forward part, residual, norm, and the ne
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from numba import prange
 
+from kernels.cpu.crew import helpers, together
 from kernels.cpu.gated_mul import gated_row
 from kernels.cpu.group_linear import Rows, multiply, new_rows, round_rows
-from kernels.cpu.jit import jit, jit_parallel, num_threads
+from kernels.cpu.jit import jit
 from kernels.cpu.quantise_rows import quantise_rows
 from kernels.cpu.rms_norm import add_norm_row, norm_row
 from kernels.cpu.team import done_then_take, new_team, take, wait
@@ -144,23 +144,9 @@ def _run(
         multiply(team, 7, rows, weights[6:8], bits[3], qkv)
 
 
-@jit_parallel
-def _run_all(
-    team: I64,
-    attended: F32,
-    residual: F32,
-    weights: Matrices,
-    bits: Bits,
-    norms: Norms,
-    eps: np.float32,
-    gelu: bool,
-    memory: Memory,
-    x: F32,
-    qkv: F32,
-    num_workers: int,
-) -> None:
-    for _ in prange(num_workers):
-        _run(team, attended, residual, weights, bits, norms, eps, gelu, memory, x, qkv)
+@jit
+def _run_all(board: I64, most: int, *args: Any) -> None:
+    together(board, most, _run, args)
 
 
 def _check(attended_TA: F32, residual_TH: F32, layer: AfterAttention, workspace: Workspace) -> None:
@@ -216,11 +202,8 @@ def after_attention(attended_TA: F32, *, residual_TH: F32, layer: AfterAttention
         workspace.x,
         workspace.qkv,
     )
-    workers = num_threads()
-    if workers == 1 or len(attended_TA) * gate_up.num_in * gate_up.num_out < SERIAL_PRODUCTS:
-        _run(*args)
-    else:
-        _run_all(*args, workers)
+    worth_it = len(attended_TA) * gate_up.num_in * gate_up.num_out >= SERIAL_PRODUCTS
+    _run_all(*helpers(worth_it=worth_it), *args)
     if qkv is None:
         return workspace.x
     if layer.qkv_bias is not None:

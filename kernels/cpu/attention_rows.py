@@ -1,12 +1,13 @@
 """Attention over ragged rows wherever their keys lie: cut into work items, spread over threads, each walked by `attention_tile`."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numba import prange
 
 from kernels.cpu.attention_tile import attend, scratch
-from kernels.cpu.jit import jit, jit_parallel, num_threads
+from kernels.cpu.crew import helpers, together
+from kernels.cpu.jit import jit
 from kernels.cpu.team import new_team, take
 from kernels.layout import F32, I32, I64, KvArray, Numbers, bits_of, check_array, check_kv
 
@@ -125,24 +126,9 @@ def _run(
         attend(q, k, v, places[row], strides, first, last, position, head, group, scale, window, memory, out)
 
 
-@jit_parallel
-def _run_all(
-    team: I64,
-    items: I64,
-    q: F32,
-    k: Numbers,
-    v: Numbers,
-    query_start: I32,
-    context_len: I32,
-    places: I64,
-    shape: Shape,
-    scale: np.float32,
-    window: int,
-    out: F32,
-    num_workers: int,
-) -> None:
-    for _ in prange(num_workers):
-        _run(team, items, q, k, v, query_start, context_len, places, shape, scale, window, out)
+@jit
+def _run_all(board: I64, most: int, *args: Any) -> None:
+    together(board, most, _run, args)
 
 
 def attend_rows(q_TND: F32, *, k: KvArray, v: KvArray, rows: RaggedRows, scale: float, window: int, out_TND: F32) -> None:
@@ -172,8 +158,5 @@ def attend_rows(q_TND: F32, *, k: KvArray, v: KvArray, rows: RaggedRows, scale: 
     places = (rows.query_start, rows.context_len, rows.places)
     shape = (num_kv_heads, *rows.strides, rows.tile_tokens)
     args = (new_team(1), rows.items, q_TND, bits_of(k), bits_of(v), *places, shape, np.float32(scale * LOG2_E), window, out_TND)
-    num_workers = num_threads()
-    if num_workers == 1 or rows.num_pairs * q_TND.shape[1] * q_TND.shape[2] < SERIAL_PRODUCTS:
-        _run(*args)
-    else:
-        _run_all(*args, num_workers)
+    worth_it = rows.num_pairs * q_TND.shape[1] * q_TND.shape[2] >= SERIAL_PRODUCTS
+    _run_all(*helpers(worth_it=worth_it), *args)

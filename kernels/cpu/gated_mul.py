@@ -4,16 +4,20 @@ Both are logistic curves: silu(x) = x / (1 + exp(-x)), and 0.5 x (1 + tanh(u)) =
 u = sqrt(2 / pi) (x + 0.044715 x^3), which subtracts no near numbers where x is negative.
 """
 
+from typing import Any
+
 import numpy as np
-from numba import prange
 
 from kernels.cpu import lanes
+from kernels.cpu.crew import helpers, together
 from kernels.cpu.exponential import exp
-from kernels.cpu.jit import jit, jit_parallel, num_threads
-from kernels.layout import F32, check_array
+from kernels.cpu.jit import jit
+from kernels.cpu.team import new_team, take_rows
+from kernels.layout import F32, I64, check_array
 
 SERIAL_ELEMENTS = 1 << 17
 """Output elements under which waking other threads costs more than it brings."""
+ROWS_AT_ONCE = 4
 LINEAR = np.float32(-1.5957691216057308)
 CUBIC = np.float32(-0.07135481627260025)
 """-2 sqrt(2 / pi), and that times 0.044715."""
@@ -42,15 +46,17 @@ def gated_row(gate_up: F32, gelu: bool, row: int, out: F32) -> None:
 
 
 @jit
-def _serial(gate_up: F32, gelu: bool, out: F32) -> None:
-    for row in range(out.shape[0]):
-        gated_row(gate_up, gelu, row, out)
+def _rows(team: I64, gate_up: F32, gelu: bool, out: F32) -> None:
+    first, last = take_rows(team, out.shape[0], ROWS_AT_ONCE)
+    while first < last:
+        for row in range(first, last):
+            gated_row(gate_up, gelu, row, out)
+        first, last = take_rows(team, out.shape[0], ROWS_AT_ONCE)
 
 
-@jit_parallel
-def _parallel(gate_up: F32, gelu: bool, out: F32) -> None:
-    for row in prange(out.shape[0]):
-        gated_row(gate_up, gelu, row, out)
+@jit
+def _all_rows(board: I64, most: int, *args: Any) -> None:
+    together(board, most, _rows, args)
 
 
 def _run(gate_up: F32, gelu: bool, out: F32) -> None:
@@ -58,8 +64,7 @@ def _run(gate_up: F32, gelu: bool, out: F32) -> None:
     check_array("out_TI", out, dtype=np.float32, ndim=2)
     if gate_up.shape != (out.shape[0], 2 * out.shape[1]):
         raise ValueError(f"gate_up {gate_up.shape} is not twice as wide as out {out.shape}")
-    run = _serial if num_threads() == 1 or out.size < SERIAL_ELEMENTS else _parallel
-    run(gate_up, gelu, out)
+    _all_rows(*helpers(worth_it=out.size >= SERIAL_ELEMENTS), new_team(1), gate_up, gelu, out)
 
 
 def silu_mul(gate_up_TJ: F32, *, out_TI: F32) -> None:

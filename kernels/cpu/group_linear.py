@@ -5,12 +5,13 @@ has the same bits in a batch of any size, at any place in it, on any number of t
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from numba import prange
 
+from kernels.cpu.crew import helpers, together
 from kernels.cpu.group_tile import tile_of_4_bits, tile_of_8_bits
-from kernels.cpu.jit import inlined, jit, jit_parallel, num_threads
+from kernels.cpu.jit import inlined, jit
 from kernels.cpu.quantise_rows import quantise_rows
 from kernels.cpu.team import done_then_take, new_team, take, wait
 from kernels.group_weights import GROUP, I8, PANEL, U8, U16, PackedGroups
@@ -116,10 +117,9 @@ def _run(team: I64, x: F32, weights: Matrix, bits: int, rows: Rows, out: F32) ->
     multiply(team, 1, rows, weights, bits, out)
 
 
-@jit_parallel
-def _run_all(team: I64, x: F32, weights: Matrix, bits: int, rows: Rows, out: F32, num_workers: int) -> None:
-    for _ in prange(num_workers):
-        _run(team, x, weights, bits, rows, out)
+@jit
+def _run_all(board: I64, most: int, *args: Any) -> None:
+    together(board, most, _run, args)
 
 
 def new_rows(num_rows: int, num_in: int) -> Rows:
@@ -138,8 +138,5 @@ def group_linear(x_MK: F32, *, weights: PackedGroups, out_MN: F32) -> None:
     if x_MK.shape[1] != weights.num_in or out_MN.shape != (x_MK.shape[0], weights.num_out):
         raise ValueError(f"x {x_MK.shape} and out {out_MN.shape} do not fit weights of {weights.num_out} x {weights.num_in}")
     args = (new_team(2), x_MK, (weights.codes, weights.scales), weights.bits, new_rows(*x_MK.shape), out_MN)
-    workers = num_threads()
-    if workers == 1 or x_MK.shape[0] * weights.num_in * weights.num_out < SERIAL_PRODUCTS:
-        _run(*args)
-    else:
-        _run_all(*args, workers)
+    worth_it = x_MK.shape[0] * weights.num_in * weights.num_out >= SERIAL_PRODUCTS
+    _run_all(*helpers(worth_it=worth_it), *args)

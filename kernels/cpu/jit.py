@@ -1,26 +1,19 @@
-"""How our numba kernels are compiled, cached and spread over threads.
+"""How our numba kernels are compiled and cached. `crew` spreads them over threads.
 
 No kernel uses `fastmath`: every operation is an IEEE operation in source order (fused multiply-add only where it is written), so
 LLVM may vectorise only what does not change a bit. That, and work items whose arithmetic never looks at another item, is the whole
 proof of batch invariance: the same bits alone or in a batch, on one thread or many, with any vector width.
 
-Environment, read at import: NUMBA_CACHE_DIR moves the cache; OMP_WAIT_POLICY defaults to PASSIVE (spinning OpenMP threads would
-starve torch's on a small machine; whoever imports torch first must set it before that). GOMP_SPINCOUNT defaults to a quarter of a
-millisecond, the gap between two layers: a thread that sleeps there was measured to wake up on its caller's processor, where the two
-then take turns.
+Environment, read at import: NUMBA_CACHE_DIR moves the cache.
 """
 
 import hashlib
 import os
 import stat
 import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import numba
 import numba.extending
@@ -54,10 +47,6 @@ def cache_folder() -> Path:
 
 
 numba.config.CACHE_DIR = str(cache_folder())
-_calling_thread = threading.local()
-"""What `set_num_threads` was told, as numba keeps it: a number for each thread."""
-# OpenMP first: it may be entered from several threads at once, which aborts the process under numba's own work queue.
-numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 
 def processor_has(*features: str) -> bool:
@@ -84,23 +73,6 @@ def inlined(function: F) -> F:
     return cast(F, numba.njit(nogil=True, error_model="numpy", inline="always")(function))
 
 
-def jit_parallel(function: F) -> F:
-    """Compiles a function whose `prange` loops run on all threads of `set_num_threads`, without the GIL."""
-    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", parallel=True)(function))
-
-
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
     """Registers a function that emits LLVM IR; constants passed to it arrive as literal types."""
     return cast(Callable[..., Any], numba.extending.intrinsic(prefer_literal=True)(function))
-
-
-def set_num_threads(count: int) -> None:
-    """How many threads the kernels of the calling thread use, 1 or more; more than the machine was started with is cut to that."""
-    _calling_thread.count = max(1, min(count, int(numba.config.NUMBA_NUM_THREADS)))
-    numba.set_num_threads(_calling_thread.count)
-
-
-def num_threads() -> int:
-    """Threads that a kernel called from this thread may use; numba's own answer takes longer than a small kernel."""
-    count: int = getattr(_calling_thread, "count", 0) or int(numba.get_num_threads())
-    return count

@@ -4,12 +4,13 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import prange
 
 from kernels.cpu import lanes
+from kernels.cpu.crew import helpers, together
 from kernels.cpu.exponential import exp
-from kernels.cpu.jit import jit, jit_parallel
-from kernels.layout import F32, I32, check_array
+from kernels.cpu.jit import jit
+from kernels.cpu.team import new_team, take_rows
+from kernels.layout import F32, I32, I64, check_array
 from kernels.logprobs_result import FLOOR, TokenLogprobs
 
 MINUS_INFINITY = np.float32(-np.inf)
@@ -86,10 +87,17 @@ def _row(logits: F32, row: int, num_valid: int, tokens: I32, num_top: I32, out: 
         score(logits, row, num_valid, tokens[row], top, num_top[row], out)
 
 
-@jit_parallel
-def _rows(logits: F32, num_valid: int, tokens: I32, num_top: I32, out: TokenLogprobs) -> None:
-    for row in prange(logits.shape[0]):
+@jit
+def _rows(team: I64, logits: F32, num_valid: int, tokens: I32, num_top: I32, out: TokenLogprobs) -> None:
+    row, last = take_rows(team, logits.shape[0], 1)
+    while row < last:
         _row(logits, row, num_valid, tokens, num_top, out)
+        row, last = take_rows(team, logits.shape[0], 1)
+
+
+@jit
+def _all_rows(board: I64, most: int, *args: Any) -> None:
+    together(board, most, _rows, args)
 
 
 def token_logprobs(logits_SV: F32, *, token_ids_S: I32, num_top_S: I32, num_valid: int) -> TokenLogprobs:
@@ -110,5 +118,5 @@ def token_logprobs(logits_SV: F32, *, token_ids_S: I32, num_top_S: I32, num_vali
         )
     out = TokenLogprobs.empty(num_rows, num_top=int(num_top_S.max(initial=0)))
     if num_rows:
-        _rows(logits_SV, num_valid, token_ids_S, num_top_S, out)
+        _all_rows(*helpers(worth_it=True), new_team(1), logits_SV, num_valid, token_ids_S, num_top_S, out)
     return out

@@ -3,14 +3,16 @@
 from typing import Any
 
 import numpy as np
-from numba import prange
 
 from kernels.cpu import lanes
-from kernels.cpu.jit import jit, jit_parallel, num_threads
-from kernels.layout import F32, check_array
+from kernels.cpu.crew import helpers, together
+from kernels.cpu.jit import jit
+from kernels.cpu.team import new_team, take_rows
+from kernels.layout import F32, I64, check_array
 
 SERIAL_ELEMENTS = 1 << 18
 """Elements under which waking other threads costs more than it brings."""
+ROWS_AT_ONCE = 8
 
 
 @jit
@@ -46,27 +48,31 @@ def add_norm_row(x: F32, residual: F32, weight: F32, eps: np.float32, row: int, 
 
 
 @jit
-def _norm_serial(x: F32, weight: F32, eps: np.float32, out: F32) -> None:
-    for row in range(x.shape[0]):
-        norm_row(x, weight, eps, row, out)
-
-
-@jit_parallel
-def _norm_parallel(x: F32, weight: F32, eps: np.float32, out: F32) -> None:
-    for row in prange(x.shape[0]):
-        norm_row(x, weight, eps, row, out)
+def _norm(team: I64, x: F32, weight: F32, eps: np.float32, out: F32) -> None:
+    first, last = take_rows(team, x.shape[0], ROWS_AT_ONCE)
+    while first < last:
+        for row in range(first, last):
+            norm_row(x, weight, eps, row, out)
+        first, last = take_rows(team, x.shape[0], ROWS_AT_ONCE)
 
 
 @jit
-def _add_norm_serial(x: F32, residual: F32, weight: F32, eps: np.float32, out: F32) -> None:
-    for row in range(x.shape[0]):
-        add_norm_row(x, residual, weight, eps, row, out)
+def _norm_all(board: I64, most: int, *args: Any) -> None:
+    together(board, most, _norm, args)
 
 
-@jit_parallel
-def _add_norm_parallel(x: F32, residual: F32, weight: F32, eps: np.float32, out: F32) -> None:
-    for row in prange(x.shape[0]):
-        add_norm_row(x, residual, weight, eps, row, out)
+@jit
+def _add_norm(team: I64, x: F32, residual: F32, weight: F32, eps: np.float32, out: F32) -> None:
+    first, last = take_rows(team, x.shape[0], ROWS_AT_ONCE)
+    while first < last:
+        for row in range(first, last):
+            add_norm_row(x, residual, weight, eps, row, out)
+        first, last = take_rows(team, x.shape[0], ROWS_AT_ONCE)
+
+
+@jit
+def _add_norm_all(board: I64, most: int, *args: Any) -> None:
+    together(board, most, _add_norm, args)
 
 
 def _check(x_TH: F32, weight_H: F32, out_TH: F32) -> None:
@@ -80,8 +86,7 @@ def _check(x_TH: F32, weight_H: F32, out_TH: F32) -> None:
 def rms_norm(x_TH: F32, *, weight_H: F32, eps: float, out_TH: F32) -> None:
     """out = x / rms(x) * weight; `out_TH` may be `x_TH`. Raises ValueError when shapes, types or memory order do not fit."""
     _check(x_TH, weight_H, out_TH)
-    run = _norm_serial if num_threads() == 1 or x_TH.size < SERIAL_ELEMENTS else _norm_parallel
-    run(x_TH, weight_H, np.float32(eps), out_TH)
+    _norm_all(*helpers(worth_it=x_TH.size >= SERIAL_ELEMENTS), new_team(1), x_TH, weight_H, np.float32(eps), out_TH)
 
 
 def add_rms_norm(x_TH: F32, *, residual_TH: F32, weight_H: F32, eps: float, out_TH: F32) -> None:
@@ -90,5 +95,5 @@ def add_rms_norm(x_TH: F32, *, residual_TH: F32, weight_H: F32, eps: float, out_
     check_array("residual_TH", residual_TH, dtype=np.float32, ndim=2)
     if residual_TH.shape != x_TH.shape:
         raise ValueError(f"residual {residual_TH.shape} is not shaped like x {x_TH.shape}")
-    run = _add_norm_serial if num_threads() == 1 or x_TH.size < SERIAL_ELEMENTS else _add_norm_parallel
-    run(x_TH, residual_TH, weight_H, np.float32(eps), out_TH)
+    args = (x_TH, residual_TH, weight_H, np.float32(eps), out_TH)
+    _add_norm_all(*helpers(worth_it=x_TH.size >= SERIAL_ELEMENTS), new_team(1), *args)

@@ -1,15 +1,20 @@
 """Between the q, k, v projection and attention: per-head norms where a model has them, rotary positions, the paged cache write."""
 
-import numpy as np
-from numba import prange
+from typing import Any
 
-from kernels.cpu.jit import jit, jit_parallel, num_threads
+import numpy as np
+
+from kernels.cpu.crew import helpers, together
+from kernels.cpu.jit import jit
 from kernels.cpu.lanes import put
 from kernels.cpu.rms_norm import inverse_rms
-from kernels.layout import BLOCK_SIZE, F32, I32, KvArray, Numbers, bits_of, check_array, check_cache
+from kernels.cpu.team import new_team, take_rows
+from kernels.layout import BLOCK_SIZE, F32, I32, I64, KvArray, Numbers, bits_of, check_array, check_cache
 
 SERIAL_ELEMENTS = 1 << 15
 """Elements of q, k and v under which waking other threads costs more than it brings."""
+TOKENS_AT_ONCE = 32
+"""Two blocks of the cache: keys of neighbouring tokens lie side by side, and threads should not write into the same cache line."""
 
 
 @jit
@@ -71,7 +76,8 @@ def _token(
 
 
 @jit
-def _serial(
+def _tokens(
+    team: I64,
     qkv: F32,
     cos: F32,
     sin: F32,
@@ -84,26 +90,16 @@ def _serial(
     v_cache: Numbers,
     q: F32,
 ) -> None:
-    for t in range(qkv.shape[0]):
-        _token(t, qkv, cos, sin, positions, slots, q_weight, k_weight, eps, k_cache, v_cache, q)
+    first, last = take_rows(team, qkv.shape[0], TOKENS_AT_ONCE)
+    while first < last:
+        for t in range(first, last):
+            _token(t, qkv, cos, sin, positions, slots, q_weight, k_weight, eps, k_cache, v_cache, q)
+        first, last = take_rows(team, qkv.shape[0], TOKENS_AT_ONCE)
 
 
-@jit_parallel
-def _parallel(
-    qkv: F32,
-    cos: F32,
-    sin: F32,
-    positions: I32,
-    slots: I32,
-    q_weight: F32,
-    k_weight: F32,
-    eps: np.float32,
-    k_cache: Numbers,
-    v_cache: Numbers,
-    q: F32,
-) -> None:
-    for t in prange(qkv.shape[0]):
-        _token(t, qkv, cos, sin, positions, slots, q_weight, k_weight, eps, k_cache, v_cache, q)
+@jit
+def _all_tokens(board: I64, most: int, *args: Any) -> None:
+    together(board, most, _tokens, args)
 
 
 def _check(qkv_TC: F32, cos_LE: F32, sin_LE: F32, positions_T: I32, slot_mapping_T: I32, q_TND: F32, num_kv_heads: int) -> None:
@@ -158,8 +154,9 @@ def rope_kv_write(
         check_array(name, weight, dtype=np.float32, ndim=1)
         if weight.shape[0] not in (0, q_TND.shape[2]):
             raise ValueError(f"{name} has {weight.shape[0]} weights for head size {q_TND.shape[2]}")
-    run = _serial if num_threads() == 1 or qkv_TC.size < SERIAL_ELEMENTS else _parallel
-    run(
+    _all_tokens(
+        *helpers(worth_it=qkv_TC.size >= SERIAL_ELEMENTS),
+        new_team(1),
         qkv_TC,
         cos_LE,
         sin_LE,

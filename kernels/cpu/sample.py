@@ -6,13 +6,14 @@ E_i >= u_i, a logarithm is taken only where w_i / u_i could still win. Scores ar
 """
 
 import math
+from typing import Any
 
 import numpy as np
-from numba import prange
 
 from kernels.cpu import lanes
+from kernels.cpu.crew import helpers, together
 from kernels.cpu.exponential import exp
-from kernels.cpu.jit import inlined, jit, jit_parallel, num_threads
+from kernels.cpu.jit import inlined, jit
 from kernels.cpu.logprobs import scan, score
 from kernels.cpu.noise import row_key, uniform
 from kernels.cpu.sample_adjust import adjust, needs_adjusting
@@ -109,11 +110,9 @@ def _run(team: I64, logits: F32, c: Rows, num_valid: int, token_ids: I32, out: T
         _row(logits, c, row, num_valid, token_ids, out)
 
 
-@jit_parallel
-def _run_all(logits: F32, c: Rows, num_valid: int, token_ids: I32, out: TokenLogprobs, num_workers: int) -> None:
-    team = new_team(1)
-    for _ in prange(num_workers):
-        _run(team, logits, c, num_valid, token_ids, out)
+@jit
+def _run_all(board: I64, most: int, *args: Any) -> None:
+    together(board, most, _run, args)
 
 
 def sample(logits_SV: F32, *, columns: SampleColumns, num_valid: int) -> tuple[I32, TokenLogprobs]:
@@ -133,5 +132,5 @@ def sample(logits_SV: F32, *, columns: SampleColumns, num_valid: int) -> tuple[I
     wanted = columns.num_top[columns.want_logprobs]
     out = TokenLogprobs.empty(num_rows, num_top=int(wanted.max(initial=0)))
     if num_rows:
-        _run_all(logits_SV, Rows.of(columns), num_valid, token_ids, out, num_threads())
+        _run_all(*helpers(worth_it=True), new_team(1), logits_SV, Rows.of(columns), num_valid, token_ids, out)
     return token_ids, out

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from kernels.cpu.after_attention import AfterAttention, Workspace, after_attention
+from kernels.cpu.crew import num_threads, set_num_threads
 from kernels.cpu.gated_mul import gelu_mul, silu_mul
 from kernels.cpu.group_linear import group_linear
-from kernels.cpu.jit import num_threads, set_num_threads
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
 from kernels.group_weights import GROUP, GroupWeights, PackedGroups, pack
 from kernels.reference.after_attention import after_attention as reference

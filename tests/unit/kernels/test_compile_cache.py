@@ -9,11 +9,11 @@ import pytest
 
 SCRIPT = """
 import numpy as np
-from kernels.cpu import jit
-from kernels.cpu.gated_mul import _serial, silu_mul
-jit.set_num_threads(1)
+from kernels.cpu import crew, jit
+from kernels.cpu.gated_mul import _all_rows, silu_mul
+crew.set_num_threads(1)
 silu_mul(np.zeros((1, 8), np.float32), out_TI=np.zeros((1, 4), np.float32))
-print(jit.cache_folder(), sum(_serial.stats.cache_hits.values()))
+print(jit.cache_folder(), sum(_all_rows.stats.cache_hits.values()))
 """
 
 

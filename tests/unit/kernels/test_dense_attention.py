@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.cpu.crew import num_threads, set_num_threads
 from kernels.cpu.dense_attention import dense_attention
-from kernels.cpu.jit import num_threads, set_num_threads
 from kernels.reference import dense_attention as reference
 from kernels.reference.ragged_mask import ragged_mask
 from tests.support.dense_cohorts import DenseCohort

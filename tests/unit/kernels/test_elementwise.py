@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
-from kernels.cpu import jit
+from kernels.cpu import crew
 from kernels.cpu.copy_blocks import copy_blocks
 from kernels.cpu.gated_mul import gelu_mul, silu_mul
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
@@ -18,10 +18,10 @@ from kernels.reference import rope_kv_write as rope_reference
 
 @pytest.fixture(params=[1, 2])
 def threads(request):
-    before = jit.num_threads()
-    jit.set_num_threads(request.param)
+    before = crew.num_threads()
+    crew.set_num_threads(request.param)
     yield request.param
-    jit.set_num_threads(before)
+    crew.set_num_threads(before)
 
 
 def normal(*shape, seed=0):

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.cpu.crew import num_threads, set_num_threads
 from kernels.cpu.group_linear import group_linear
-from kernels.cpu.jit import num_threads, set_num_threads
 from kernels.cpu.quantise_rows import quantise_rows
 from kernels.group_weights import GROUP, GroupWeights, pack, rounded, side_by_side
 from kernels.reference.group_linear import group_linear as reference

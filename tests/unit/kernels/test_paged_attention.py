@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import numba
 import numpy as np
 import pytest
 import torch
 
-from kernels.cpu import jit
+from kernels.cpu import crew
 from kernels.cpu.attention_rows import attend_rows
 from kernels.cpu.paged_attention import paged_rows
 from kernels.reference.paged_attention import paged_attention as reference
@@ -18,10 +17,10 @@ RAGGED = [(1, 1), (16, 16), (17, 1), (100, 33), (40, 7), (64, 1), (33, 33), (250
 
 @pytest.fixture(params=[1, 2])
 def threads(request):
-    before = jit.num_threads()
-    jit.set_num_threads(request.param)
+    before = crew.num_threads()
+    crew.set_num_threads(request.param)
     yield request.param
-    jit.set_num_threads(before)
+    crew.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +67,11 @@ def test_chunks_get_the_same_bits_as_the_whole(chunk):
 
 def test_tiles_and_threads_change_no_bit():
     batch = paged_batch(RAGGED, num_heads=9, num_kv_heads=3, head_dim=64)
-    before, results = jit.num_threads(), []
+    before, results = crew.num_threads(), []
     for num_threads in (1, 2):
-        jit.set_num_threads(num_threads)
+        crew.set_num_threads(num_threads)
         results += [batch.run(tile_tokens=tile) for tile in (0, 1, 2, 5, 64)]
-    jit.set_num_threads(before)
+    crew.set_num_threads(before)
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
 
@@ -135,10 +134,6 @@ def test_a_table_that_is_too_narrow_is_nan_and_empty_batches_are_fine():
 def test_arguments_that_do_not_fit_are_refused(change):
     with pytest.raises(ValueError, match=r"fit|want|share|falls|leaves"):
         replace(paged_batch([(40, 1)], num_heads=3, num_kv_heads=3, head_dim=64), **change).run()
-
-
-def test_the_thread_pool_can_be_entered_from_several_threads():
-    assert numba.threading_layer() == "omp"
 
 
 def test_prepared_rows_meet_only_the_cache_that_they_were_made_for():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers.generation import logits_process as hf
 
-from kernels.cpu import jit
+from kernels.cpu import crew
 from kernels.cpu.sample_filter import cut
 from kernels.reference import sample as reference
 from tests.support.sampling import Columns, RowState, choose
@@ -199,14 +199,14 @@ def test_b045_a_row_does_not_depend_on_batch_order_or_threads():
         for i in range(32)
     ]
     results = []
-    before = jit.num_threads()
+    before = crew.num_threads()
     for num_threads in (1, 2):
-        jit.set_num_threads(num_threads)
+        crew.set_num_threads(num_threads)
         order = np.random.default_rng(num_threads).permutation(32)
         tokens, out = choose(logits[order], [rows[i] for i in order])
         back = np.argsort(order)
         results.append((tokens[back], out.logprobs[back], out.top_token_ids[back], out.top_logprobs[back]))
-    jit.set_num_threads(before)
+    crew.set_num_threads(before)
     alone = [choose(logits[i : i + 1], [rows[i]]) for i in range(32)]
     for one, two in zip(*results, strict=True):
         np.testing.assert_array_equal(one, two)
