@@ -1,6 +1,7 @@
 """`python -m executor_svc`: one executor, one device."""
 
 import asyncio
+import ctypes
 import importlib.util
 import logging
 import os
@@ -11,7 +12,7 @@ from drumline import logs, settings, startup
 from drumline.errors import DrumlineError
 from executor_svc.backends.base import Backend
 from executor_svc.config import ExecutorSettings
-from executor_svc.lifecycle import Lifecycle
+from executor_svc.lifecycle import Lifecycle, bind
 from executor_svc.model.place import check_place
 
 
@@ -22,15 +23,21 @@ def main(argv: list[str] | None = None) -> int:
     startup.exit_on_signals()
     _set_thread_policy(told.num_threads)
     try:
-        backend = make_backend(told)
-        return asyncio.run(_serve(backend, told))
+        return asyncio.run(_serve(told))
     except DrumlineError as error:
         logging.getLogger(__name__).error("%s", error.message)
         return 1
 
 
-async def _serve(backend: Backend, told: ExecutorSettings) -> int:
-    return await Lifecycle(backend, host=told.host, port=told.port, drain_timeout_s=told.drain_timeout_s).run()
+async def _serve(told: ExecutorSettings) -> int:
+    """Loading blocks the loop: nobody is served yet, and a signal ends the process at once."""
+    bound = bind(told.host, told.port)
+    try:
+        backend = make_backend(told)
+    except BaseException:
+        await bound.server.stop(None)
+        raise
+    return await Lifecycle(backend, bound=bound, drain_timeout_s=told.drain_timeout_s).run()
 
 
 def make_backend(told: ExecutorSettings) -> Backend:
@@ -55,9 +62,20 @@ def make_backend(told: ExecutorSettings) -> Backend:
 
 def _sees_gpu() -> bool:
     """Whether torch and CuPy can both use one: a machine with a GPU and the CPU's packages goes on as a processor."""
+    if importlib.util.find_spec("cupy") is None or not _has_driver():
+        return False  # and torch, which takes seconds to import, was not asked: the processor may not need it
     import torch
 
-    return torch.cuda.is_available() and importlib.util.find_spec("cupy") is not None
+    return torch.cuda.is_available()
+
+
+def _has_driver() -> bool:
+    """Whether the GPU's driver can be loaded; without it no library finds a GPU."""
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _set_thread_policy(num_threads: int) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import sys
+from dataclasses import dataclass
 from typing import Final
 
 import grpc.aio
@@ -24,13 +25,35 @@ _QUIET_S: Final = 0.2
 _STOP_S: Final = 2.0
 
 
+@dataclass(frozen=True)
+class Bound:
+    """A server that has its port and answers nobody yet: connections wait in the port's queue."""
+
+    server: grpc.aio.Server
+    address: str
+
+
+def bind(host: str, port: int) -> Bound:
+    """Takes the port before a model is loaded, and says so. Raises Unavailable when it cannot be had."""
+    server = rpc.new_server()
+    try:
+        bound = Bound(server, f"{host}:{server.add_insecure_port(f'{host}:{port}')}")
+    except RuntimeError:
+        raise Unavailable(f"port {port} on {host} cannot be bound") from None
+    _say(f"BOUND executor {bound.address}")
+    return bound
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 class Lifecycle:
     """Runs one executor. `run` returns the exit status: 0 after a drain, 1 when the worker died."""
 
-    def __init__(self, backend: Backend, *, host: str, port: int, drain_timeout_s: float) -> None:
-        self._backend = backend
-        self._host = host
-        self._port = port
+    def __init__(self, backend: Backend, *, bound: Bound, drain_timeout_s: float) -> None:
+        self._bound = bound
         self._drain_timeout_s = drain_timeout_s
         self._worker = Worker(backend, on_health=self._health_changed)
         self._service = ExecutorService(backend, self._worker)
@@ -40,7 +63,7 @@ class Lifecycle:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self) -> int:
-        """Serves until SIGTERM or SIGINT, then drains. Raises Unavailable when the port cannot be had."""
+        """Serves until SIGTERM or SIGINT, then drains."""
         self._loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(name, self._wake.set)
@@ -56,18 +79,13 @@ class Lifecycle:
         return 1 if self._worker.dead else 0
 
     async def _start_server(self) -> grpc.aio.Server:
-        server = rpc.new_server()
+        server = self._bound.server
         add_ExecutorServicer_to_server(self._service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        try:
-            port = server.add_insecure_port(f"{self._host}:{self._port}")
-        except RuntimeError:
-            raise Unavailable(f"port {self._port} on {self._host} cannot be bound") from None
         await self._publish_health()
         self._worker.start()
         await server.start()
-        sys.stdout.write(f"READY executor {self._host}:{port}\n")
-        sys.stdout.flush()
+        _say(f"READY executor {self._bound.address}")
         return server
 
     async def _drain(self) -> None:

@@ -73,6 +73,9 @@ class SchedulerClient:
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: grpc.aio.Channel | None = None
         self._stub: pb_grpc.SchedulerAsyncStub | None = None
+        self._welcomed = asyncio.Event()
+        self._trouble = ""
+        """The last failure that was logged: a scheduler that waits for an executor says the same again and again."""
 
     async def start(self) -> None:
         """Starts dialling; returns at once."""
@@ -129,15 +132,20 @@ class SchedulerClient:
                 await self._session(stub)
                 _log.warning("the scheduler ended the session")
             except grpc.RpcError as failure:
-                _log.warning("scheduler link: %s", rpc.error_of(failure).message)
+                self._warn(rpc.error_of(failure).message)
             except DrumlineError as error:
-                _log.warning("scheduler link: %s", error.message)
+                self._warn(error.message)
             except Exception:
                 _log.exception("scheduler link")
             finally:
                 self._lose_everything()
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, self._reconnect_max_s)
+
+    def _warn(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            _log.warning("scheduler link: %s", trouble)
+        self._trouble = trouble
 
     async def _load_model(self, stub: "pb_grpc.SchedulerAsyncStub") -> None:
         info = model_info_of(await stub.GetModel(pb.GetModelRequest(), timeout=_CALL_TIMEOUT_S))
@@ -168,7 +176,8 @@ class SchedulerClient:
     def _welcome(self, welcome: pb.Welcome) -> None:
         if not MIN_PROTOCOL_VERSION <= welcome.protocol_version <= PROTOCOL_VERSION:
             raise ProtocolMismatch(f"the scheduler speaks wire protocol {welcome.protocol_version}, we speak {PROTOCOL_VERSION}")
-        self.connected = True
+        self.connected, self._trouble = True, ""
+        self._welcomed.set()
         _log.info("connected to the scheduler")
 
     def _deliver(self, step: pb.StepTokens) -> None:
@@ -222,10 +231,13 @@ class SchedulerClient:
         return self.status
 
     async def _poll_status(self) -> None:
+        """At intervals, and when a session begins: what was heard before it says nothing of the executors that it has."""
         while True:
             with contextlib.suppress(Unavailable):
                 await self.refresh_status()
-            await asyncio.sleep(self._status_interval_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._welcomed.wait(), self._status_interval_s)
+            self._welcomed.clear()
 
 
 class _Outbox:

@@ -1,24 +1,27 @@
 """The last step of a start: wait until the API answers, then say where it is and how to try it."""
 
 import asyncio
+import contextlib
+import json
 import sys
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from typing import Final
-
-import httpx
 
 from launcher.config import ServeSettings
 from launcher.process import StartFailed
 
-_POLL_S: Final = 0.05
+_POLL_S: Final = 0.02
+_ANSWER_S: Final = 5.0
 
 
 async def greet(address: str, wanted: ServeSettings) -> None:
     """Prints the readiness line, with a curl that works as it stands. Raises StartFailed when the API does not become ready."""
     url = base_url(address)
     key = wanted.api_key[0] if wanted.api_key else ""
-    async with httpx.AsyncClient(base_url=url, timeout=5, trust_env=False) as http:
-        await _wait_ready(http, timeout_s=wanted.ready_timeout_s)
-        model = await _model_name(http, key=key)
+    place = url.removeprefix("http://")
+    await _wait_ready(place, timeout_s=wanted.ready_timeout_s)
+    model = await _model_name(place, key=key)
     sys.stdout.write(f"READY serve {url}\n{example(url, model=model, needs_key=bool(key))}\n")
     sys.stdout.flush()
 
@@ -37,27 +40,28 @@ def example(url: str, *, model: str, needs_key: bool) -> str:
     return f"Try it:\n  curl -s {url}/v1/chat/completions -H 'content-type: application/json'{key} \\\n    -d '{body}'"
 
 
-async def _wait_ready(http: httpx.AsyncClient, *, timeout_s: float) -> None:
+async def _wait_ready(address: str, *, timeout_s: float) -> None:
     """Polls /ready: the gateway serves a moment before scheduler and executor have met."""
     try:
         async with asyncio.timeout(timeout_s):
-            while not await _is_ready(http):  # noqa: ASYNC110 - what is awaited happens in another process
+            while (await asyncio.to_thread(_get, address, "/ready"))[0] != HTTPStatus.OK:  # noqa: ASYNC110 - it is another process
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise StartFailed(f"the API was not ready after {timeout_s:g} s", code=1) from None
 
 
-async def _is_ready(http: httpx.AsyncClient) -> bool:
-    try:
-        return (await http.get("/ready")).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
-
-
-async def _model_name(http: httpx.AsyncClient, *, key: str) -> str:
+async def _model_name(address: str, *, key: str) -> str:
     """Name for the example; a key from a file is not ours to read, so the name may stay open."""
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    reply = await http.get("/v1/models", headers=headers)
-    if reply.status_code != httpx.codes.OK:
-        return "MODEL"
-    return str(reply.json()["data"][0]["id"])
+    status, body = await asyncio.to_thread(_get, address, "/v1/models", key=key)
+    return str(json.loads(body)["data"][0]["id"]) if status == HTTPStatus.OK else "MODEL"
+
+
+def _get(address: str, path: str, *, key: str = "") -> tuple[int, bytes]:
+    """Status and body of the answer; status 0 when there is none. An HTTP library of its own would delay the start it waits for."""
+    with contextlib.closing(HTTPConnection(address, timeout=_ANSWER_S)) as connection:
+        try:
+            connection.request("GET", path, headers={"authorization": f"Bearer {key}"} if key else {})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, HTTPException):
+            return 0, b""

@@ -1,4 +1,8 @@
-"""One service as a child process: start it, learn its address from its readiness line, stop it, never leave it behind."""
+"""One service as a child process: start it, learn its address, stop it, never leave it behind.
+
+A service says `READY <service> host:port` when it serves. One that takes long says `BOUND <service> host:port` before, as soon as
+its port is its own: whoever connects from then on waits in the port's queue, so that peers may start meanwhile.
+"""
 
 import asyncio
 import contextlib
@@ -41,7 +45,7 @@ class Service:
         argv_of: arguments that depend on services started before.
         port: port to ask for on the first start, 0 = any. Later starts ask for the port that was got, so that peers find it again.
         env: environment on top of the launcher's own.
-        ready_timeout_s: longest wait for the readiness line.
+        ready_timeout_s: longest wait for either line.
     """
 
     name: str
@@ -53,7 +57,7 @@ class Service:
 
 
 class Child:
-    """The process of a Service: at most one alive at any time; `address` is that of the last one that got ready."""
+    """The process of a Service: at most one alive at any time; `address` is that of the last one that had one."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -67,9 +71,16 @@ class Child:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def start(self, addresses: Addresses) -> str:
-        """Starts the process and waits for `READY <service> host:port`; returns the address. Raises StartFailed."""
+        """Starts the process and waits until it is ready; returns the address. Raises StartFailed."""
+        await self.bind(addresses)
+        await self.ready()
+        return self.address
+
+    async def bind(self, addresses: Addresses) -> None:
+        """Starts the process and waits until its address is known, so that peers may be told it. Raises StartFailed."""
         port = self.address.rpartition(":")[2] or str(self.service.port)
         command = [*self.service.command, "--port", port, *self.service.argv_of(addresses)]
+        self._reader = None
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", _WRAPPER, str(os.getpid()), *command),
             stdin=asyncio.subprocess.DEVNULL,
@@ -79,13 +90,21 @@ class Child:
             # Ctrl-C reaches the whole foreground group; services must drain in order instead, when the launcher says so.
             start_new_session=True,
         )
+        await self._until_said(self._process, "BOUND", "READY")
+
+    async def ready(self) -> None:
+        """Waits until the bound process serves. Raises StartFailed."""
+        if self._process is not None and self._reader is None:
+            await self._until_said(self._process, "READY")
+
+    async def _until_said(self, process: asyncio.subprocess.Process, *words: str) -> None:
         try:
-            self.address = await asyncio.wait_for(self._read_ready(self._process), self.service.ready_timeout_s)
+            said, self.address = await asyncio.wait_for(self._read_line(process, words), self.service.ready_timeout_s)
         except TimeoutError:
             await self.kill()
             raise StartFailed(f"{self.service.name}: not ready after {self.service.ready_timeout_s:g} s", code=1) from None
-        self._reader = asyncio.create_task(self._drain_stdout(self._process))
-        return self.address
+        if said == "READY":
+            self._reader = asyncio.create_task(self._drain_stdout(process))
 
     async def wait(self) -> int:
         """Waits for the end of the process; its exit status, negative for a signal."""
@@ -115,14 +134,14 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    async def _read_ready(self, process: asyncio.subprocess.Process) -> str:
-        """Address of the readiness line; other lines are passed on to the log."""
+    async def _read_line(self, process: asyncio.subprocess.Process, wanted: Sequence[str]) -> tuple[str, str]:
+        """First word and address of the first line `WORD <service> host:port` with a wanted word; others go to the log."""
         if process.stdout is None:
             raise StartFailed(f"{self.service.name}: no pipe", code=1)
         async for raw in process.stdout:
             words = raw.decode(errors="replace").split()
-            if len(words) == 3 and words[0] == "READY":
-                return words[2]
+            if len(words) == 3 and words[0] in wanted:
+                return words[0], words[2]
             log.info("%s: %s", self.service.name, " ".join(words))
         status = await process.wait()
         raise StartFailed(f"{self.service.name}: {describe(status)} before it was ready", code=status if status > 0 else 1)

@@ -45,7 +45,6 @@ def main(argv: list[str]) -> int:
     """Serves until a signal; the exit status of `drumline serve`."""
     wanted = settings.load(ServeSettings, section="serve", argv=argv)
     logs.configure("launcher", level=wanted.log_level or "info")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     stages = stages_of(wanted, config=_config_of(argv))
     if why := _port_taken(wanted.host, wanted.port):
         log.error("--port %d: %s (0 takes any free one)", wanted.port, why)

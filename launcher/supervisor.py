@@ -41,7 +41,7 @@ class Backoff:
 
 
 class Supervisor:
-    """Owns the processes of `stages`: those of one stage start together, each stage after the one before it is ready."""
+    """Owns the processes of `stages`: those of one start together, each stage once the addresses of the one before are known."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Supervisor:
         on_ready: Callable[[dict[str, str]], Awaitable[None]],
         new_backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
-        """`on_ready` gets the addresses by service name once, after the last stage; what it raises ends everything."""
+        """`on_ready` gets the addresses by service name once, when all are ready; what it raises ends everything."""
         self._stages = [[Child(service) for service in stage] for stage in stages]
         self._drain_timeout_s = drain_timeout_s
         self._on_ready = on_ready
@@ -65,7 +65,7 @@ class Supervisor:
         return [child for stage in self._stages for child in stage]
 
     def addresses(self) -> dict[str, str]:
-        """Addresses of the services that have been ready."""
+        """Addresses of the services, as far as they are known."""
         return {child.service.name: child.address for child in self.children if child.address}
 
     def request_stop(self) -> None:
@@ -102,7 +102,8 @@ class Supervisor:
     async def _serve(self) -> int:
         """Starts all, says so, then keeps all running; returns when one cannot be kept."""
         for stage in self._stages:
-            await _all(child.start(self.addresses()) for child in stage)
+            await _all(child.bind(self.addresses()) for child in stage)
+        await _all(child.ready() for child in self.children)
         await self._on_ready(self.addresses())
         return await _first(self._keep(child) for child in self.children)
 

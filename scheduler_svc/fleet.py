@@ -1,5 +1,6 @@
 """What all executors have in common, and who may join: one model, each process once, ids and epochs that never repeat."""
 
+import asyncio
 import logging
 from typing import Any
 
@@ -15,6 +16,7 @@ class Fleet:
         model: the served model as the first executor gave it (GetModelResponse), or None.
         model_digest, vocab_size, max_model_len: of the first executor that joined; "" and 0 before.
         arithmetic: how that one computes.
+        known: set once an executor has joined.
     """
 
     def __init__(self, *, epoch: int) -> None:
@@ -25,6 +27,7 @@ class Fleet:
         self.vocab_size = 0
         self.max_model_len = 0
         self.arithmetic = ""
+        self.known = asyncio.Event()
         self._epoch = epoch
         self._next_executor_id = 1
         self._claimed: dict[int, str] = {}
@@ -64,6 +67,7 @@ class Fleet:
             self.vocab_size = capabilities.vocab_size
             self.max_model_len = capabilities.max_model_len
             self.arithmetic = arithmetic
+            self.known.set()
 
     def _check_model(self, address: str, capabilities: Any) -> None:
         if self.is_known and capabilities.model_digest != self.model_digest:

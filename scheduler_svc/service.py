@@ -1,6 +1,7 @@
 """The gRPC face of the scheduler: gateways' streams, the relayed model, status, health; and the process around the engine."""
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from scheduler_svc.view import ExecutorView, View
 _EOF: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]
 _LOG = logging.getLogger(__name__)
 SERVICE_NAME: Final = "drumline.scheduler.v1.Scheduler"
+_SHARE_WAITED: Final = 0.8
+"""Of a caller's deadline: the rest is for the answer, so that nobody takes a scheduler without executors for a dead one."""
 
 
 class Service(SchedulerServicer):
@@ -41,7 +44,10 @@ class Service(SchedulerServicer):
         add_SchedulerServicer_to_server(self, server)
 
     async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.GetModelResponse:  # noqa: N802
-        """See the proto."""
+        """See the proto. Waits for the first executor while the caller does: whoever asks again and again instead learns late."""
+        left_s = context.time_remaining()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._engine.fleet.known.wait(), 0 if left_s is None else _SHARE_WAITED * left_s)
         if self._engine.fleet.model is None:
             await abort(context, Unavailable("no_executor: no executor has joined yet", retry_after_s=1))
         return pb.GetModelResponse(model=self._engine.fleet.model)

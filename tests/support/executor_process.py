@@ -34,10 +34,10 @@ class ExecutorProcess:
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment | {"OMP_NUM_THREADS": "1"}
         )
-        line = self.process.stdout.readline().split()
-        if line[:2] != ["READY", "executor"]:
-            raise RuntimeError(f"no readiness line: {line} {self.log()}")
-        self.target = line[2]
+        bound, ready = (self.process.stdout.readline().split() for _ in range(2))
+        if (bound[:2], ready[:2]) != (["BOUND", "executor"], ["READY", "executor"]) or bound[2] != ready[2]:
+            raise RuntimeError(f"no readiness line: {bound} {ready} {self.log()}")
+        self.target = ready[2]
 
     def __enter__(self) -> Self:
         return self

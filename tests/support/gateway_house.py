@@ -73,7 +73,8 @@ async def gateway_house(
     """Starts both, waits until ready, and stops both."""
     async with scripted_scheduler(tokenizer, **(scheduler or {})) as scripted:
         address = f"127.0.0.1:{scripted.port}"
-        config = GatewaySettings(port=0, scheduler=address, status_interval_s=0.05, drain_timeout_s=0, **settings)
+        quick = {"status_interval_s": 0.05, "drain_timeout_s": 0}
+        config = GatewaySettings(port=0, scheduler=address, **(quick | settings))
         server = HttpServer(config)
         serving = asyncio.create_task(server.serve())
         url = f"http://127.0.0.1:{server.port}"

@@ -85,6 +85,7 @@ class ScriptedScheduler(pb_grpc.SchedulerServicer):
         max_model_len: int = 512,
         template: str = TEMPLATE,
         has_model: bool = True,
+        executor_state: str = "ready",
         add_bos: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
@@ -93,7 +94,7 @@ class ScriptedScheduler(pb_grpc.SchedulerServicer):
         self.template = template
         self.vocab_size = tokenizer.get_vocab_size() + 8
         self.step_s = 0.0
-        self.executor_state = "ready"
+        self.executor_state = executor_state
         self.has_model = has_model
         self.script: Callable[[pb.SequenceRequest], Script] = lambda request: Script(list(request.prompt_token_ids))
         self.submitted: list[pb.SequenceRequest] = []

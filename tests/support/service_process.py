@@ -22,7 +22,9 @@ async def service(room: str, *flags: str, ready_s: float = 30.0) -> AsyncIterato
         )
         try:
             async with asyncio.timeout(ready_s):
-                ready = (await process.stdout.readline()).decode().split()
+                ready = ["BOUND"]
+                while ready[:1] == ["BOUND"]:
+                    ready = (await process.stdout.readline()).decode().split()
             assert ready[:1] == ["READY"], os.pread(log.fileno(), 2**16, 0).decode()
             yield process, ready[2]
         finally:

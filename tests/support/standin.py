@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument("--drain-s", type=float, default=0.0)
     parser.add_argument("--start-s", type=float, default=0.0)
+    parser.add_argument("--bound-s", type=float, default=0.0, help="say BOUND, then load for so long")
     parser.add_argument("--fail-start", type=int, default=0, help="end with this status before getting ready")
     parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
     parser.add_argument("--short-lived", action="store_true", help="end right after getting ready")
@@ -33,9 +34,14 @@ def main() -> int:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, (lambda *_: note("deaf")) if given.deaf else (lambda *_: stop.set()))
     time.sleep(given.start_s)
-    if given.fail_start:
+    if given.fail_start and not given.bound_s:
         return given.fail_start
     with socket.create_server(("127.0.0.1", given.port)) as server:
+        if given.bound_s:
+            print(f"BOUND {given.name} 127.0.0.1:{server.getsockname()[1]}", flush=True)
+            stop.wait(given.bound_s)
+        if given.fail_start:
+            return given.fail_start
         note(f"ready:{','.join(given.peer)}")
         print("some chatter first", flush=True)
         print(f"READY {given.name} 127.0.0.1:{server.getsockname()[1]}", flush=True)

@@ -70,6 +70,7 @@ def test_a_signal_while_the_model_loads_ends_the_process_at_once_and_quietly(nam
     )
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
+        assert process.stdout.readline().startswith("BOUND executor ")
         assert process.stdout.readline() == "loading\n"
         process.send_signal(name)
         _, errors = process.communicate(timeout=5)

@@ -49,6 +49,18 @@ async def test_before_a_model_has_joined_everything_is_503_and_alive(tokenizer: 
         assert (await house.http.post(C, json={"prompt": "x"})).status_code == 200
 
 
+async def test_a_gateway_that_was_there_first_is_ready_as_soon_as_it_knows_the_model(tokenizer: Tokenizer) -> None:
+    """Not at its next look at the scheduler, which is a minute away."""
+    empty = {"has_model": False, "executor_state": "connecting"}
+    async with gateway_house(tokenizer, ready=False, scheduler=empty, status_interval_s=60.0) as house:
+        client = house.server.gateway.client
+        async with asyncio.timeout(5):
+            while client.status is None or client.status.num_ready():
+                await asyncio.sleep(0.01)
+        house.scheduler.executor_state, house.scheduler.has_model = "ready", True
+        await house.until_ready()
+
+
 async def test_requests_that_outlive_their_time_get_504(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.state._GRACE_S", 0.1)
     async with gateway_house(tokenizer, request_timeout_s=0.2) as house:

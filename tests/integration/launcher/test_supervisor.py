@@ -128,6 +128,32 @@ async def test_silence_at_the_start_is_a_failed_start(tmp_path: Path) -> None:
     assert run.supervisor.children[0].pid is None
 
 
+async def test_later_stages_start_while_a_bound_service_still_loads(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    run = Run([[standin("executor", log, "--bound-s", "3")], [standin("scheduler", log, peers=("executor",))]])
+    await until(lambda: events(log, "ready"))
+    assert events(log, "ready") == ["scheduler"]
+    assert not run.ready.is_set()
+    await run.until_ready()
+    assert events(log, "ready") == ["scheduler", "executor"]
+    assert f"scheduler ready:{run.addresses['executor']} " in log.read_text()
+    assert await run.stop() == 0
+
+
+async def test_a_bound_service_that_then_fails_ends_it_all_with_its_status(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    run = Run([[standin("executor", log, "--bound-s", "0.5", "--fail-start", "2")], [standin("gateway", log)]])
+    assert await asyncio.wait_for(run.task, 20) == 2
+    assert not run.ready.is_set()
+    assert events(log, "ended") == events(log, "ready")
+
+
+async def test_a_bound_service_that_stays_silent_is_a_failed_start(tmp_path: Path) -> None:
+    run = Run([[standin("slow", tmp_path / "log", "--bound-s", "30", ready_timeout_s=2.0)]])
+    assert await asyncio.wait_for(run.task, 20) == 1
+    assert run.supervisor.children[0].pid is None
+
+
 async def test_a_stop_during_the_start_leaves_nothing(tmp_path: Path) -> None:
     run = Run([[standin("slow", tmp_path / "log", "--start-s", "30")]])
     await until(lambda: run.supervisor.children[0].pid is not None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 
 import grpc
 import grpc.aio
@@ -198,6 +199,19 @@ async def test_without_an_executor_everything_is_unavailable() -> None:
         await asyncio.sleep(0.2)
         answer = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
         assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def test_a_caller_with_a_deadline_is_told_the_model_as_soon_as_an_executor_has_joined() -> None:
+    async with ScriptedExecutor() as executor:
+        async with house(executor=("127.0.0.1:1",), num_ready=0) as process, RawGateway(address_of(process)) as gateway:
+            began = time.monotonic()
+            with pytest.raises(grpc.aio.AioRpcError) as failure:
+                await gateway.stub.GetModel(pb.GetModelRequest(), timeout=1)
+            assert failure.value.code() is grpc.StatusCode.UNAVAILABLE  # an answer, before the caller gives up
+            assert time.monotonic() - began > 0.5
+        async with house(executor, num_ready=0) as process, RawGateway(address_of(process)) as gateway:
+            model = (await gateway.stub.GetModel(pb.GetModelRequest(), timeout=10)).model
+            assert model.model_digest == executor.caps.model_digest
 
 
 async def test_model_is_relayed_and_health_says_ready() -> None:
