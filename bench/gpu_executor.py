@@ -48,7 +48,7 @@ def backend_of(place: Place, shape: str, *, rows: int, longest: int, batched: in
     """A backend for so many rows of so many tokens."""
     blocks = rows * -(-longest // 16) + 1
     told = ExecutorSettings(max_num_seqs=rows, max_num_batched_tokens=max(batched, rows), max_model_len=longest, num_blocks=blocks)
-    return CudaBackend(random_model(shape, device=place.device), told, place)
+    return CudaBackend(random_model(shape), told, place)
 
 
 def decode(backend: CudaBackend, shape: str, *, rows: int, context: int, steps: int, peak_tb_s: float) -> Decoded:

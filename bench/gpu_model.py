@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-import torch
+import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -11,6 +11,7 @@ from executor_svc.model.config import ModelConfig, RopeConfig, expected_tensors
 from executor_svc.model.load import OpenModel
 from executor_svc.model.text import TextSide
 from kernels.group_weights import GroupWeights
+from kernels.layout import F32
 
 _DRAWN: Final = 1 << 20
 """Numbers drawn; a larger tensor repeats them, for drawing billions takes longer than all that is measured."""
@@ -50,26 +51,23 @@ def weight_bytes(config: ModelConfig, *, bytes_each: int) -> int:
 
 
 class RandomSource:
-    """A `TensorSource` that makes each tensor up on the device, the same ones in every process."""
+    """A `TensorSource` that makes each tensor up, the same ones in every process."""
 
-    def __init__(self, config: ModelConfig, *, device: torch.device) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         self._shapes = expected_tensors(config)
-        self._device = device
-        drawing = torch.Generator(device).manual_seed(0)
-        self._drawn = torch.randn(_DRAWN, generator=drawing, device=device) * 0.02
+        self._drawn = np.random.default_rng(0).standard_normal(_DRAWN, np.float32) * np.float32(0.02)
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """See `TensorSource`."""
         return self._shapes
 
-    def load(self, name: str) -> torch.Tensor:
-        """See `TensorSource`. Vectors lie on the host: norms, all ones."""
+    def load(self, name: str) -> F32:
+        """See `TensorSource`. Vectors are norms, all ones."""
         shape = self._shapes[name]
         if len(shape) == 1:
-            return torch.ones(shape)
-        count = shape[0] * shape[1]
+            return np.ones(shape, np.float32)
         # a period that is odd keeps rows from repeating where their length divides it
-        return self._drawn[: _DRAWN - 1].repeat(-(-count // (_DRAWN - 1)))[:count].view(shape)
+        return np.resize(self._drawn[: _DRAWN - 1], shape)
 
     def has_groups(self, name: str) -> bool:
         """See `TensorSource`."""
@@ -80,9 +78,9 @@ class RandomSource:
         return None
 
 
-def random_model(name: str, *, device: torch.device) -> OpenModel:
+def random_model(name: str) -> OpenModel:
     """Opened as a file would be; its tokenizer knows one word."""
     config = shape_of(name)
     tokenizer = Tokenizer(WordLevel({"word": 0}))
     text = TextSide(tokenizer.to_str().encode(), config.vocab_size, "", None, False, ())
-    return OpenModel(f"random-{name}", "", config, text, RandomSource(config, device=device))
+    return OpenModel(f"random-{name}", "", config, text, RandomSource(config))

@@ -6,7 +6,7 @@ and one offset for 32 neighbouring inputs of one output: the arithmetic of GGUF'
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,18 +115,24 @@ class PackedGroups:
 def pack(weights: GroupWeights) -> PackedGroups:
     """Reorders a matrix once, at load."""
     num_out, num_in = weights.codes.shape
-    missing = -num_out % PANEL
-    codes = np.pad(weights.codes, ((0, missing), (0, 0))).view(np.uint8)
     groups = num_in // GROUP
-    quads: U8 = codes.reshape(-1, PANEL, groups, 8, 4).transpose(0, 2, 3, 1, 4)  # panel, group, quad, output, input
+    whole = _whole_panels(np.ascontiguousarray(weights.codes))
+    # the four inputs of a quad stay together: NumPy moves them as one number, several times faster than as four
+    quads = whole.view(np.uint32).reshape(-1, PANEL, groups, 8).transpose(0, 2, 3, 1)  # panel, group, quad, output
     if weights.bits == 4:
-        quads = quads[:, :, 0::2] | (quads[:, :, 1::2] << np.uint8(4))
+        quads = quads[:, :, 0::2] | (quads[:, :, 1::2] << np.uint32(4))
     parts = [weights.scale] if weights.offset is None else [weights.scale, weights.offset]
-    scales = [np.pad(part, ((0, missing), (0, 0))).reshape(-1, PANEL, groups).transpose(0, 2, 1) for part in parts]
+    scales = [_whole_panels(part).reshape(-1, PANEL, groups).transpose(0, 2, 1) for part in parts]
     return PackedGroups(
-        codes=np.ascontiguousarray(quads).reshape(-1),
+        codes=np.ascontiguousarray(quads).reshape(-1).view(np.uint8),
         scales=np.ascontiguousarray(np.stack(scales, axis=2)).reshape(-1).view(np.uint16),
         num_out=num_out,
         num_in=num_in,
         bits=weights.bits,
     )
+
+
+def _whole_panels(rows: NDArray[Any]) -> NDArray[Any]:
+    """The rows, with zeros behind them up to a multiple of PANEL."""
+    missing = -len(rows) % PANEL
+    return np.pad(rows, ((0, missing), (0, 0))) if missing else rows

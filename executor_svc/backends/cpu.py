@@ -6,8 +6,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import numpy as np
-import torch
 
 from executor_svc.backends.base import BackendInfo, ModelInfo
 from executor_svc.backends.cpu_layouts import dense_caches, plain_pipeline, warm_up_dense
@@ -28,7 +28,7 @@ from executor_svc.ragged import RaggedPipeline, RaggedSwitches
 from kernels.cpu.crew import set_num_threads
 from kernels.cpu.group_tile import FORM
 from kernels.cpu.sample import sample
-from kernels.layout import BLOCK_SIZE
+from kernels.layout import BLOCK_SIZE, F32
 
 log = logging.getLogger(__name__)
 
@@ -50,15 +50,23 @@ class CpuBackend:
     def __init__(self, settings: ExecutorSettings) -> None:
         """Raises ModelError naming what is wrong with the model or with the settings for it."""
         self._num_threads = settings.num_threads or len(os.sched_getaffinity(0))
-        torch.set_num_threads(self._num_threads)
         opened = open_model(Path(settings.model) if settings.model else None)
         self._model = model_info(opened, settings)
-        with torch.inference_mode():
-            precision = choose_precision(
-                settings.precision, config=opened.config, source=opened.source, batch_invariant=settings.batch_invariant
-            )
-            weights = load_weights(opened.source, config=opened.config, num_ids=self._model.vocab_size, precision=precision)
-            self._decoder = Decoder(opened.config, weights=weights, max_model_len=self._model.max_model_len)
+        precision = choose_precision(
+            settings.precision,
+            config=opened.config,
+            source=opened.source,
+            batch_invariant=settings.batch_invariant,
+            num_threads=self._num_threads,
+        )
+        weights = load_weights(
+            opened.source,
+            config=opened.config,
+            num_ids=self._model.vocab_size,
+            precision=precision,
+            num_threads=self._num_threads,
+        )
+        self._decoder = Decoder(opened.config, weights=weights, max_model_len=self._model.max_model_len)
         if settings.batch_invariant and not precision.batch_invariant:
             raise ModelError(f"batch_invariant is set, and {precision.name} products of this processor depend on the batch")
         kv_type = _kv_type(settings, precision=precision.name)
@@ -74,7 +82,7 @@ class CpuBackend:
             num_blocks=num_blocks,
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
-            device=f"cpu ({torch.cpu.get_capabilities().get('cpu_name', 'unknown')}, {self._num_threads} threads)",
+            device=f"cpu ({llvm.get_host_cpu_name()}, {self._num_threads} threads)",
             kernels=INT8_KERNELS if precision.name == "int8" else KERNELS,
             precision=precision.name,
             batch_invariant=precision.batch_invariant,
@@ -112,29 +120,28 @@ class CpuBackend:
         if not len(batch.token_ids):
             self._dense.tidy(batch)
             return Sampled(token_ids=np.zeros(0, np.int32))
-        with torch.inference_mode():
-            if batch.layout == PAGED:
-                return self._finish(batch, self._decoder.hidden(batch, cache=self._cache), started_ns=started_ns)
-            self._dense.granted = self._pipeline.granted
-            with self._dense.step(batch):
-                hidden = self._decoder.hidden(batch, cache=self._dense)
-            sampled = self._finish(batch, hidden, started_ns=started_ns)
+        if batch.layout == PAGED:
+            return self._finish(batch, self._decoder.hidden(batch, cache=self._cache), started_ns=started_ns)
+        self._dense.granted = self._pipeline.granted
+        with self._dense.step(batch):
+            hidden = self._decoder.hidden(batch, cache=self._dense)
+        sampled = self._finish(batch, hidden, started_ns=started_ns)
         sampled.lead_pad, sampled.copies = self._dense.lead_pad, self._dense.copies
         return sampled
 
-    def _finish(self, batch: Batch, hidden: torch.Tensor, *, started_ns: int) -> Sampled:
+    def _finish(self, batch: Batch, hidden: F32, *, started_ns: int) -> Sampled:
         """Head, sampler and all that a plan may want of the last hidden states."""
-        last = torch.from_numpy(batch.query_start[1:] - 1)
-        ends = hidden[last]
-        logits = self._decoder.logits(ends[torch.from_numpy(batch.sample.rows)]).numpy()
+        ends = hidden[batch.query_start[1:] - 1]
+        logits = self._decoder.logits(ends[batch.sample.rows])
         forwarded_ns = time.perf_counter_ns()
+        finite = np.asarray(np.isfinite(ends).all(axis=1))
         token_ids, scores = sample(logits, columns=batch.sample, num_valid=self._model.vocab_size)
         return Sampled(
             token_ids=token_ids,
-            row_errors=row_errors(np.isfinite(ends.numpy()).all(axis=1), failed_rows=batch.sample.rows[scores.failed]),
+            row_errors=row_errors(finite, failed_rows=batch.sample.rows[scores.failed]),
             logprobs=sampled_logprobs(batch.sample, token_ids, scores=scores),
             prompt_logprobs=score_prompts(self._decoder.logits, hidden, batch=batch),
-            digest=digests(ends.numpy()) if batch.want_digests else np.zeros(0, np.uint64),
+            digest=digests(ends) if batch.want_digests else np.zeros(0, np.uint64),
             forward_ns=forwarded_ns - started_ns,
             sample_ns=time.perf_counter_ns() - forwarded_ns,
         )
@@ -145,12 +152,11 @@ class CpuBackend:
         log.info("preparing the kernels: the first start of a release compiles them, which may take minutes")
         set_num_threads(self._num_threads)
         most = min(self._info.max_num_batched_tokens, self._info.num_blocks * BLOCK_SIZE, self._model.max_model_len)
-        with torch.inference_mode():
-            for num_tokens in sorted({1, most}):
-                batch = plain_batch(num_tokens, block_size=BLOCK_SIZE)
-                self._finish(batch, self._decoder.hidden(batch, cache=cache, num_layers=1), started_ns=0)
-                with suppress(CacheRefused):  # a cache of so few blocks holds no cohort of this size: nothing to prepare
-                    warm_up_dense(self._decoder, batch, dense=self._dense)
+        for num_tokens in sorted({1, most}):
+            batch = plain_batch(num_tokens, block_size=BLOCK_SIZE)
+            self._finish(batch, self._decoder.hidden(batch, cache=cache, num_layers=1), started_ns=0)
+            with suppress(CacheRefused):  # a cache of so few blocks holds no cohort of this size: nothing to prepare
+                warm_up_dense(self._decoder, batch, dense=self._dense)
         log.info("kernels ready after %.1f s (compiled once for each release, then cached)", time.monotonic() - started_s)
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""From the output of one layer's attention to the input of the next one's: layer by layer of torch, or in one call for int8.
+"""From the output of one layer's attention to the input of the next one's: part by part, or in one call for int8.
 
 Legend: M rows, A the heads' output elements, H hidden, C query, key and value elements.
 """
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from executor_svc.model.config import ModelConfig
 from executor_svc.model.linear import GroupLinear, Linear
@@ -16,8 +14,7 @@ from executor_svc.model.weights import LayerWeights
 from kernels.cpu import after_attention as fused
 from kernels.cpu.gated_mul import gelu_mul, silu_mul
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
-
-F32 = NDArray[np.float32]
+from kernels.layout import F32
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +54,21 @@ class Composed:
 
     def __call__(self, attended: F32, residual: F32) -> F32:
         layer, x = self._layer, np.empty_like(residual)
-        self._add(_run(layer.out, attended), residual, normed_by=layer.attention_norm, next_norm=layer.post_norm, out=x)
-        gate_up = _run(layer.gate_up, x)
+        self._add(layer.out(attended), residual, normed_by=layer.attention_norm, next_norm=layer.post_norm, out=x)
+        gate_up = layer.gate_up(x)
         gated = np.empty((len(gate_up), gate_up.shape[1] // 2), np.float32)
         self._activate(gate_up, out_TI=gated)
-        self._add(_run(layer.down, gated), residual, normed_by=layer.gated_norm, next_norm=self._following.norm, out=x)
-        return x if self._following.qkv is None else _run(self._following.qkv, x)
+        self._add(layer.down(gated), residual, normed_by=layer.gated_norm, next_norm=self._following.norm, out=x)
+        if self._following.qkv is None:
+            return x
+        qkv: F32 = self._following.qkv(x)
+        return qkv
 
     def _add(self, part: F32, residual: F32, *, normed_by: F32 | None, next_norm: F32, out: F32) -> None:
         """Adds `part`, which is given up, to the residual; `out` = the sum under the next norm."""
         if normed_by is not None:
             rms_norm(part, weight_H=normed_by, eps=self._eps, out_TH=part)
         add_rms_norm(part, residual_TH=residual, weight_H=next_norm, eps=self._eps, out_TH=out)
-
-
-def _run(linear: Linear, x: F32) -> F32:
-    y: F32 = linear(torch.from_numpy(x)).numpy()
-    return y
 
 
 class Space:
@@ -112,7 +107,7 @@ class Fused:
             attention_norm=layer.attention_norm,
             gated_norm=layer.gated_norm,
             qkv=qkv[0].weights if qkv else None,
-            qkv_bias=qkv[0].bias.numpy() if qkv and qkv[0].bias is not None else None,
+            qkv_bias=qkv[0].bias if qkv else None,
             eps=config.rms_eps,
             gelu=config.activation == "gelu_tanh",
         )

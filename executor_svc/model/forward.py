@@ -5,19 +5,15 @@ their results are finite and never read.
 """
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from executor_svc.model.after_attention import AfterAttention, Following, Space, after_attention
 from executor_svc.model.cache import KvLayout, Rotation
 from executor_svc.model.config import ModelConfig
-from executor_svc.model.rope import rope_arrays
+from executor_svc.model.rope import rope_tables
 from executor_svc.model.weights import ModelWeights
 from executor_svc.plan import Batch
 from kernels.cpu.rms_norm import rms_norm
-
-F32 = NDArray[np.float32]
-I32 = NDArray[np.int32]
+from kernels.layout import F32
 
 
 class Decoder:
@@ -27,7 +23,7 @@ class Decoder:
         self._config = config
         self._weights = weights
         ropes = (config.rope, config.local_rope or config.rope)
-        everywhere, local = (rope_arrays(rope, head_dim=config.head_dim, num_positions=max_model_len) for rope in ropes)
+        everywhere, local = (rope_tables(rope, head_dim=config.head_dim, num_positions=max_model_len) for rope in ropes)
         self._rotations = [
             Rotation(*(local if layer.window else everywhere), layer.q_norm, layer.k_norm, config.rms_eps)
             for layer in weights.layers
@@ -41,38 +37,38 @@ class Decoder:
         ]
         self._ends: dict[int, AfterAttention] = {}
 
-    def hidden(self, batch: Batch, *, cache: KvLayout, num_layers: int | None = None) -> torch.Tensor:
+    def hidden(self, batch: Batch, *, cache: KvLayout, num_layers: int | None = None) -> F32:
         """Writes keys and values of the fed tokens into the cache; gives the final norm's output, f32 [M, hidden], valid until the
         next call: it may lie in memory that the layers share.
 
         `num_layers` stops early, which only warming up wants.
         """
         config, num_tokens = self._config, len(batch.token_ids)
-        residual = torch.zeros(self._weights.pad_rows(num_tokens), config.hidden_size)
-        torch.index_select(self._weights.embedding, 0, torch.from_numpy(batch.token_ids), out=residual[:num_tokens])
+        residual = np.zeros((self._weights.pad_rows(num_tokens), config.hidden_size), np.float32)
+        residual[:num_tokens] = self._weights.embedding[batch.token_ids]
         if config.embedding_scale != 1:
             residual *= config.embedding_scale
         access = cache.begin(batch)
         layers = self._weights.layers[:num_layers]
-        x = torch.empty_like(residual)
-        rms_norm(residual.numpy(), weight_H=layers[0].input_norm, eps=config.rms_eps, out_TH=x.numpy())
+        x = np.empty_like(residual)
+        rms_norm(residual, weight_H=layers[0].input_norm, eps=config.rms_eps, out_TH=x)
         q = np.empty((num_tokens, config.num_heads, config.head_dim), np.float32)
         attended = np.zeros((len(x), config.num_heads * config.head_dim), np.float32)
         parts = [*self._after[: len(layers) - 1], self._last(len(layers))]
-        rows, sums = layers[0].qkv(x).numpy(), residual.numpy()
+        rows: F32 = layers[0].qkv(x)
         for index, (layer, after) in enumerate(zip(layers, parts, strict=True)):
             access.write(index, rows[:num_tokens], rotation=self._rotations[index], q_out=q)
             access.attend(index, q, scale=self._scale, window=layer.window, out=attended[:num_tokens].reshape(q.shape))
-            rows = after(attended, sums)
-        return torch.from_numpy(rows)
+            rows = after(attended, residual)
+        return rows
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: F32) -> F32:
         """f32 [n, num_ids] for n rows of `hidden`, any n."""
-        count = hidden.shape[0]
+        count = len(hidden)
         padding = self._weights.pad_rows(count) - count
-        if not padding:
-            return self._weights.head(hidden)
-        return self._weights.head(torch.nn.functional.pad(hidden, (0, 0, 0, padding)))[:count]
+        rows = np.pad(hidden, ((0, padding), (0, 0))) if padding else hidden
+        logits: F32 = self._weights.head(rows)
+        return logits[:count]
 
     def _last(self, num_layers: int) -> AfterAttention:
         """What comes behind the last of so many layers."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from executor_svc.model.config import ModelConfig, RopeConfig
@@ -16,6 +15,7 @@ from executor_svc.model.families.base import Family
 from executor_svc.model.gguf_groups import GROUP_KINDS, group_weights
 from executor_svc.model.gguf_reader import GgufReader
 from kernels.group_weights import GroupWeights
+from kernels.layout import F32
 
 _TOP: Final = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER: Final = {
@@ -52,11 +52,11 @@ class GgufFile:
         """As TensorSource."""
         return {name: self._reader.tensors[own].shape for name, own in self._names.items() if name != _ROPE_DIVISORS}
 
-    def load(self, name: str) -> torch.Tensor:
+    def load(self, name: str) -> F32:
         """As TensorSource."""
         array = self._reader.dequantised(self._names[name])
         rows = self._row_order(name)
-        return torch.from_numpy(np.ascontiguousarray(array if rows is None else array[rows]))
+        return np.ascontiguousarray(array if rows is None else array[rows])
 
     def has_groups(self, name: str) -> bool:
         """As TensorSource; a tensor that is missing is nothing in particular here, `check_tensors` names it."""

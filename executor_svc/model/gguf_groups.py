@@ -40,5 +40,7 @@ def _halves(two_bytes: U8) -> F16:
 
 def _four_bits(packed: U8) -> U8:
     """[N, G, 16 bytes] -> u8 [N, K]: the low halves are a group's first sixteen codes."""
-    codes: U8 = np.concatenate([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)
-    return codes
+    codes = np.empty((*packed.shape[:2], GROUP), np.uint8)
+    np.bitwise_and(packed, 15, out=codes[..., :_CODE_BYTES])
+    np.right_shift(packed, 4, out=codes[..., _CODE_BYTES:])
+    return codes.reshape(len(packed), -1)

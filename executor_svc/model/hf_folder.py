@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from executor_svc.model.config import ModelConfig
@@ -13,6 +12,7 @@ from executor_svc.model.errors import ModelError, TensorMismatch, UnsupportedMod
 from executor_svc.model.families import by_hf_architecture
 from executor_svc.model.families.base import Family
 from executor_svc.model.hf_rope import read_rope
+from kernels.layout import F32
 
 
 class HfFolder:
@@ -34,14 +34,16 @@ class HfFolder:
             name: shape for name, shape in self._shapes.items() if name not in unread and not name.endswith("rotary_emb.inv_freq")
         }
 
-    def load(self, name: str) -> torch.Tensor:
-        """As TensorSource."""
+    def load(self, name: str) -> F32:
+        """As TensorSource. Read by torch, since NumPy has no bfloat16."""
+        import torch
+
         with safe_open(self._place[name], framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(name)
         if not tensor.is_floating_point():
             raise UnsupportedModel(f"tensor {name!r} is {tensor.dtype}: quantised safetensors are not supported")
-        tensor = tensor.to(torch.float32).contiguous()
-        return self.family.hf_norm_offset + tensor if name.endswith("norm.weight") else tensor
+        array: F32 = tensor.to(torch.float32).contiguous().numpy()
+        return self.family.hf_norm_offset + array if name.endswith("norm.weight") else array
 
     def has_groups(self, name: str) -> bool:
         """As TensorSource."""
@@ -83,7 +85,7 @@ def _headers(files: list[Path]) -> tuple[dict[str, Path], dict[str, tuple[int, .
     shapes: dict[str, tuple[int, ...]] = {}
     for path in files:
         try:
-            with safe_open(path, framework="pt") as file:
+            with safe_open(path, framework="numpy") as file:
                 for name in file.keys():  # noqa: SIM118  a reader, not a dict
                     if name in place:
                         raise TensorMismatch(f"tensor {name!r} is in two files")

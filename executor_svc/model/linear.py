@@ -5,16 +5,14 @@ Libraries choose kernels by M; so M is rounded up to a few sizes, and each size 
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-import torch
-import torch.nn.functional as F
+import numpy as np
 
 from kernels.cpu.group_linear import group_linear
 from kernels.group_weights import GroupWeights, pack
+from kernels.layout import F32
 
-TILE: Final = 16
-"""Rows of a tile of `TiledLinear`, and the row count that packed weights are laid out for."""
 MAX_ROWS: Final = 256
 """Most rows of one library call; more rows are cut, so that the sizes in use stay few enough to be probed."""
 HEAD_MAX_ROWS: Final = 64
@@ -22,14 +20,17 @@ HEAD_MAX_ROWS: Final = 64
 
 
 class Linear(Protocol):
-    """y = x W^T + b for x [M, K] float32, M a value of `round_up_rows`, giving y [M, N] float32, which the caller owns."""
+    """y = x W^T + b for x [M, K] float32, M a value of `round_up_rows`, giving y [M, N] float32, which the caller owns.
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+    NumPy arrays on the processor; a backend for another device has torch's tensors there, in its own type.
+    """
+
+    def __call__(self, x: Any) -> Any: ...
 
 
-MakeLinear = Callable[[torch.Tensor, torch.Tensor | None], Linear]
+MakeLinear = Callable[[F32, F32 | None], Linear]
 """(weight [N, K] float32, bias [N] or None) -> layer. The weight may be kept or copied; the caller gives it up."""
-MakeGroupLinear = Callable[[GroupWeights, torch.Tensor | None], Linear]
+MakeGroupLinear = Callable[[GroupWeights, F32 | None], Linear]
 """The same for a weight in groups."""
 
 
@@ -46,63 +47,17 @@ def row_counts(limit: int = MAX_ROWS) -> list[int]:
     return sorted({round_up_rows(count) for count in range(1, limit + 1)})
 
 
-class PackedLinear:
-    """float32 with weights packed once by oneDNN: on the processors measured 1.3-3 times faster than plain calls below 64 rows."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, max_rows: int = MAX_ROWS) -> None:
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, TILE)
-        self._bias = bias
-        self._max_rows = max_rows
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if x.shape[0] <= self._max_rows:
-            return self._call(x)
-        return torch.cat([self._call(part) for part in torch.split(x, self._max_rows)])
-
-    def _call(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
-        return y
-
-
-class TiledLinear:
-    """float32 in tiles of 16 rows, zero-padded: the library sees one shape only. Slower, and the fallback when a probe fails."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self._weight = weight
-        self._bias = bias
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        num_rows = x.shape[0]
-        padded = F.pad(x, (0, 0, 0, -num_rows % TILE))
-        return torch.cat([F.linear(tile, self._weight, self._bias) for tile in torch.split(padded, TILE)])[:num_rows]
-
-
 class GroupLinear:
     """Integer products: the file's own 4 or 8 bits times inputs rounded to 8 bits in groups of 32. Any number of rows, none probed:
     integer sums cannot depend on the batch."""
 
-    def __init__(self, weights: GroupWeights, bias: torch.Tensor | None) -> None:
+    def __init__(self, weights: GroupWeights, bias: F32 | None) -> None:
         self.weights = pack(weights)
         self.bias = bias
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.empty(x.shape[0], self.weights.num_out)
-        group_linear(x.numpy(), weights=self.weights, out_MN=y.numpy())
-        return y if self.bias is None else y.add_(self.bias)
-
-
-class Bf16Linear:
-    """bfloat16 weights and inputs, float32 results: for processors that multiply it natively. Claims no invariance."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self._packed = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-        half = weight.to(torch.bfloat16)
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(half, TILE) if self._packed else half
-        self._bias = None if bias is None else bias.to(torch.bfloat16)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        half = x.to(torch.bfloat16)
-        if not self._packed:
-            return F.linear(half, self._weight, self._bias).to(torch.float32)
-        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(half, self._weight, self._bias, "none", [], "")
-        return y.to(torch.float32)
+    def __call__(self, x: F32) -> F32:
+        y = np.empty((len(x), self.weights.num_out), np.float32)
+        group_linear(x, weights=self.weights, out_MN=y)
+        if self.bias is not None:
+            y += self.bias
+        return y

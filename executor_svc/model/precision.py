@@ -1,31 +1,25 @@
 """Which arithmetic the linear layers use: asked for, or the fastest that this processor has."""
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
+from typing import Protocol
 
 from executor_svc.model.config import ModelConfig, expected_tensors
 from executor_svc.model.errors import UnsupportedModel
-from executor_svc.model.linear import (
-    HEAD_MAX_ROWS,
-    MAX_ROWS,
-    Bf16Linear,
-    GroupLinear,
-    Linear,
-    MakeGroupLinear,
-    MakeLinear,
-    PackedLinear,
-    round_up_rows,
-)
-from executor_svc.model.probe import InvariantLinears
+from executor_svc.model.linear import GroupLinear, Linear, MakeGroupLinear, MakeLinear, round_up_rows
 from executor_svc.model.source import TensorSource
 from kernels.cpu.group_tile import FORM
 from kernels.group_weights import GROUP, rounded
+from kernels.layout import F32
 
 log = logging.getLogger(__name__)
+
+
+class Probe(Protocol):
+    """What was found out about the layers made so far."""
+
+    batch_invariant: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +37,7 @@ class Precision:
     make_head: MakeLinear
     make_groups: MakeGroupLinear | None = None
     pad_rows: Callable[[int], int] = round_up_rows
-    probes: tuple[InvariantLinears, ...] = ()
+    probes: tuple[Probe, ...] = ()
 
     @property
     def batch_invariant(self) -> bool:
@@ -51,8 +45,10 @@ class Precision:
         return self.name == "int8" or (bool(self.probes) and all(probe.batch_invariant for probe in self.probes))
 
 
-def choose_precision(asked: str, *, config: ModelConfig, source: TensorSource, batch_invariant: bool = False) -> Precision:
-    """int8, f32, bf16, or auto; logs what and why.
+def choose_precision(
+    asked: str, *, config: ModelConfig, source: TensorSource, batch_invariant: bool = False, num_threads: int = 0
+) -> Precision:
+    """int8, f32, bf16, or auto; logs what and why. int8 needs no torch; the others multiply in it, on `num_threads` (0 = its own).
 
     auto is int8 where the file holds every matrix in groups of integers, so that no weight is rounded; else bf16 where the
     processor multiplies it and is measured to be faster; else f32. With `batch_invariant` it is never bf16, which is then refused.
@@ -62,51 +58,35 @@ def choose_precision(asked: str, *, config: ModelConfig, source: TensorSource, b
     if asked == "bf16" and batch_invariant:
         raise UnsupportedModel("precision bf16 and batch_invariant exclude each other: int8 and f32 are batch-invariant")
     matrices = [name for name, shape in expected_tensors(config).items() if len(shape) == 2]
+    if asked == "int8" or (asked == "auto" and all(source.has_groups(matrix) for matrix in matrices)):
+        reason = "asked for" if asked == "int8" else "the file holds every matrix in groups of small integers"
+        return _said(_int8(config), reason)
+    from executor_svc.model import floats
+
+    floats.set_num_threads(num_threads)
     if asked != "auto":
         name, reason = asked, "asked for"
-    elif all(source.has_groups(matrix) for matrix in matrices):
-        name, reason = "int8", "the file holds every matrix in groups of small integers"
     elif batch_invariant:
         name, reason = "f32", "batch_invariant is set, and the file does not hold every matrix in groups of small integers"
     else:
-        name, reason = _fastest(config, flags=torch.cpu.get_capabilities())
-    log.info("linear layers in %s: %s", name, reason)
-    if name == "int8":
-        log.info("products of bytes: %s", FORM.name)
-        _check_groups(config)
-        return Precision("int8", _make_rounded, _make_rounded, GroupLinear, pad_rows=lambda count: count)
-    if name == "bf16":
-        return Precision("bf16", Bf16Linear, Bf16Linear)
-    layers, head = InvariantLinears(max_rows=MAX_ROWS), InvariantLinears(max_rows=HEAD_MAX_ROWS)
-    return Precision("f32", layers, head, probes=(layers, head))
+        name, reason = floats.fastest(config)
+    make, make_head, probes = floats.makers(name)
+    return _said(Precision(name, make, make_head, probes=probes), reason)
 
 
-def _make_rounded(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-    """An int8 layer of float32 weights: rounded once, here."""
-    return GroupLinear(rounded(weight.numpy()), bias)
+def _said(precision: Precision, reason: str) -> Precision:
+    log.info("linear layers in %s: %s", precision.name, reason)
+    return precision
 
 
-def _check_groups(config: ModelConfig) -> None:
+def _int8(config: ModelConfig) -> Precision:
+    log.info("products of bytes: %s", FORM.name)
     for name, shape in expected_tensors(config).items():
         if len(shape) == 2 and shape[1] % GROUP:
             raise UnsupportedModel(f"precision int8 needs rows that are groups of {GROUP}; tensor {name!r} has shape {shape}")
+    return Precision("int8", _make_rounded, _make_rounded, GroupLinear, pad_rows=lambda count: count)
 
 
-def _fastest(config: ModelConfig, *, flags: Mapping[str, object]) -> tuple[str, str]:
-    if not (flags.get("avx512_bf16") or flags.get("amx_bf16")):
-        return "f32", "this processor has no bfloat16 products"
-    weight = torch.ones(2 * config.intermediate_size, config.hidden_size)
-    x = torch.ones(8, config.hidden_size)
-    f32_s, bf16_s = (_time_s(kind(weight, None), x) for kind in (PackedLinear, Bf16Linear))
-    name = "bf16" if bf16_s < f32_s else "f32"
-    return name, f"8 rows through one layer take {bf16_s * 1e6:.0f} us in bf16 and {f32_s * 1e6:.0f} us in f32"
-
-
-def _time_s(layer: Linear, x: torch.Tensor) -> float:
-    """The best of several calls."""
-    times = []
-    for _ in range(8):
-        start = time.perf_counter()
-        layer(x)
-        times.append(time.perf_counter() - start)
-    return min(times)
+def _make_rounded(weight: F32, bias: F32 | None) -> Linear:
+    """An int8 layer of float32 weights: rounded once, here."""
+    return GroupLinear(rounded(weight), bias)

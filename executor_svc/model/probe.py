@@ -4,12 +4,13 @@ import logging
 
 import torch
 
-from executor_svc.model.linear import Linear, PackedLinear, TiledLinear, row_counts
+from executor_svc.model.float_linear import PackedLinear, TensorLinear, TiledLinear
+from executor_svc.model.linear import row_counts
 
 log = logging.getLogger(__name__)
 
 
-def is_batch_invariant(layer: Linear, *, in_features: int, max_rows: int) -> bool:
+def is_batch_invariant(layer: TensorLinear, *, in_features: int, max_rows: int) -> bool:
     """Whether each row of every row count in use, at every place, has exactly the bits that it has alone."""
     generator = torch.Generator().manual_seed(7)
     some = torch.randn(13, in_features, generator=generator)  # 13: prime to every tile, so each row comes to stand at every place
@@ -30,8 +31,8 @@ class InvariantLinears:
         self._verdicts: dict[tuple[int, int, bool], bool] = {}
         self.batch_invariant = True
 
-    def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        """As MakeLinear."""
+    def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> TensorLinear:
+        """As MakeLinear, of tensors."""
         packed = PackedLinear(weight, bias, max_rows=self._max_rows)
         shape = (*weight.shape, bias is not None)
         if shape not in self._verdicts:

@@ -3,45 +3,38 @@
 import math
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from executor_svc.model.config import RopeConfig
 from executor_svc.model.errors import UnsupportedModel
+from kernels.layout import F32
 
 
-def rope_tables(rope: RopeConfig, *, head_dim: int, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+def rope_tables(rope: RopeConfig, *, head_dim: int, num_positions: int) -> tuple[F32, F32]:
     """(cos, sin), each f32 [num_positions, head_dim / 2]; row p is the rotation of position p."""
-    frequencies = _frequencies(rope, head_dim)
-    angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * frequencies[None, :]
-    return angles.cos().contiguous(), angles.sin().contiguous()
+    angles = np.arange(num_positions, dtype=np.float32)[:, None] * _frequencies(rope, head_dim)[None, :]
+    return np.cos(angles), np.sin(angles)
 
 
-def rope_arrays(rope: RopeConfig, *, head_dim: int, num_positions: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The same for kernels."""
-    cos, sin = rope_tables(rope, head_dim=head_dim, num_positions=num_positions)
-    return cos.numpy(), sin.numpy()
-
-
-def _frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
-    base = 1.0 / (rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
+def _frequencies(rope: RopeConfig, head_dim: int) -> F32:
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    base: F32 = np.reciprocal(np.power(np.float32(rope.theta), exponents))
     if rope.divisors:
-        return base / torch.tensor(rope.divisors, dtype=torch.float32)
+        return np.divide(base, np.array(rope.divisors, np.float32))
     if rope.kind == "default":
         return base
     if rope.kind == "linear":
-        return base / rope.factor
+        return base / np.float32(rope.factor)
     if rope.kind == "llama3":
         return _llama3(base, rope)
     raise UnsupportedModel(f"rope scaling {rope.kind!r} is not supported; known: default, linear, llama3")
 
 
-def _llama3(base: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+def _llama3(base: F32, rope: RopeConfig) -> F32:
     """Long waves are slowed by `factor`, short ones kept, those between blended by how often they turn in the original context."""
     waves = 2 * math.pi / base
     turns = rope.original_max_position / waves
     blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     middle = (1 - blend) * base / rope.factor + blend * base
-    slowed = torch.where(turns < rope.low_freq_factor, base / rope.factor, base)
+    slowed = np.where(turns < rope.low_freq_factor, base / rope.factor, base)
     is_middle = (turns >= rope.low_freq_factor) & (turns <= rope.high_freq_factor)
-    return torch.where(is_middle, middle, slowed)
+    return np.where(is_middle, middle, slowed)

@@ -2,20 +2,20 @@
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-import torch
 
 from executor_svc.model.linear import HEAD_MAX_ROWS
 from executor_svc.plan import BOOL, F32, I32, U64, Batch, Logprobs, SampleColumns
 from kernels.cpu.logprobs import token_logprobs
 from kernels.logprobs_result import TokenLogprobs
 
-Head = Callable[[torch.Tensor], torch.Tensor]
-"""Rows of hidden states -> their logits, f32 [n, num_ids], on the host."""
+Head = Callable[[Any], F32]
+"""Rows of hidden states, wherever they lie -> their logits, f32 [n, num_ids], on the host."""
 
 
-def score_prompts(head: Head, hidden: torch.Tensor, *, batch: Batch) -> dict[int, Logprobs]:
+def score_prompts(head: Head, hidden: Any, *, batch: Batch) -> dict[int, Logprobs]:
     """Batch row -> scores of the prompt tokens that its fed tokens predict. `hidden` is what the decoder gave for the batch."""
     scores = {}
     for place, row in enumerate(batch.prompt_logprob_rows.tolist()):
@@ -26,11 +26,11 @@ def score_prompts(head: Head, hidden: torch.Tensor, *, batch: Batch) -> dict[int
     return scores
 
 
-def _score(head: Head, hidden: torch.Tensor, *, targets: I32, num_top: int) -> Logprobs:
+def _score(head: Head, hidden: Any, *, targets: I32, num_top: int) -> Logprobs:
     """Piece by piece, for a long chunk's logits would not fit in memory. What is not finite is the row's error, found elsewhere."""
     parts = []
     for first in range(0, len(targets), HEAD_MAX_ROWS):
-        logits = head(hidden[first : first + HEAD_MAX_ROWS]).numpy()
+        logits = head(hidden[first : first + HEAD_MAX_ROWS])
         wanted = targets[first : first + HEAD_MAX_ROWS]
         tops = np.full(len(wanted), num_top, np.int32)
         parts.append(token_logprobs(logits, token_ids_S=wanted, num_top_S=tops, num_valid=logits.shape[1]))

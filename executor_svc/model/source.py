@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-import torch
-
 from executor_svc.model.errors import TensorMismatch
 from kernels.group_weights import GroupWeights
+from kernels.layout import F32
 
 
 class TensorSource(Protocol):
@@ -16,7 +15,7 @@ class TensorSource(Protocol):
         """Name -> shape of all that the files hold and that a model could need."""
         ...
 
-    def load(self, name: str) -> torch.Tensor:
+    def load(self, name: str) -> F32:
         """The tensor in float32, contiguous, owned by the caller. `name` is a key of `shapes()`."""
         ...
 

@@ -35,9 +35,10 @@ def build_tokenizer(tokens: Sequence[str], *, token_types: Sequence[int], merges
         raise UnsupportedModel(f"tokenizer model {model!r} of a GGUF file is not supported; known: gpt2 (byte-level BPE)")
     if not tokens or len(set(tokens)) != len(tokens) or len(token_types) not in (0, len(tokens)):
         raise ModelError("the vocabulary of the GGUF file is empty, has a token twice, or its token types do not fit it")
-    pairs = [(left, right) for left, gap, right in (merge.partition(" ") for merge in merges) if gap and " " not in right]
-    if len(pairs) != len(merges):
+    parted = [merge.split(" ") for merge in merges]
+    if any(len(parts) != 2 for parts in parted):
         raise ModelError("a merge of the GGUF file is not a pair")
+    pairs = [(left, right) for left, right in parted]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=_ALIASES.get(pre, pre) == "llama-bpe"))
     tokenizer.pre_tokenizer = _pre_tokenizer(pre)

@@ -1,11 +1,11 @@
 """A model's weights as the forward pass uses them: fused, packed, in float32 unless a layer decided otherwise."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from executor_svc.model.config import ModelConfig, expected_tensors
 from executor_svc.model.errors import ModelError
@@ -13,8 +13,7 @@ from executor_svc.model.linear import Linear, MakeLinear
 from executor_svc.model.precision import Precision
 from executor_svc.model.source import TensorSource, check_tensors
 from kernels.group_weights import GroupWeights, side_by_side
-
-F32 = NDArray[np.float32]
+from kernels.layout import F32
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,54 +51,61 @@ class ModelWeights:
         pad_rows: the number of rows that its layers want a batch of so many padded to.
     """
 
-    embedding: torch.Tensor
+    embedding: F32
     layers: tuple[LayerWeights, ...]
     norm: F32
     head: Linear
     pad_rows: Callable[[int], int]
 
 
-def load_weights(source: TensorSource, *, config: ModelConfig, num_ids: int, precision: Precision) -> ModelWeights:
-    """Reads every tensor once; raises TensorMismatch before reading any when names or shapes are not those of `config`.
+def load_weights(
+    source: TensorSource, *, config: ModelConfig, num_ids: int, precision: Precision, num_threads: int = 1
+) -> ModelWeights:
+    """Reads every tensor; raises TensorMismatch before reading any when names or shapes are not those of `config`.
 
     Rows of the head behind `num_ids` are padding that no tokenizer knows: they are cut off, so that such an id can never be chosen.
+    Integers are reordered on `num_threads`; layers in floats are made one after the other, for each new shape is probed.
     """
     check_tensors(source.shapes(), need=expected_tensors(config))
-    embedding = source.load("model.embed_tokens.weight")
+    with ThreadPoolExecutor(num_threads if precision.make_groups is not None else 1) as pool:
+        embedded = pool.submit(source.load, "model.embed_tokens.weight")
+        make_layer = partial(_load_layer, source, config=config, precision=precision)
+        layers = tuple(pool.map(make_layer, range(config.num_layers)))
+        embedding = embedded.result()
     return ModelWeights(
         embedding=embedding,
-        layers=tuple(_load_layer(source, config=config, index=index, precision=precision) for index in range(config.num_layers)),
-        norm=_array(source.load("model.norm.weight")),
+        layers=layers,
+        norm=source.load("model.norm.weight"),
         head=_load_head(source, config=config, num_ids=num_ids, embedding=embedding, precision=precision),
         pad_rows=precision.pad_rows,
     )
 
 
-def _load_head(source: TensorSource, *, config: ModelConfig, num_ids: int, embedding: torch.Tensor, precision: Precision) -> Linear:
+def _load_head(source: TensorSource, *, config: ModelConfig, num_ids: int, embedding: F32, precision: Precision) -> Linear:
     name = "model.embed_tokens.weight" if config.tied else "lm_head.weight"
     if precision.make_groups is not None and (groups := source.groups(name)) is not None:
         return precision.make_groups(groups.picked(slice(num_ids)), None)
     return _made(precision.make_head, (embedding if config.tied else source.load(name))[:num_ids], None, named=name)
 
 
-def _load_layer(source: TensorSource, *, config: ModelConfig, index: int, precision: Precision) -> LayerWeights:
+def _load_layer(source: TensorSource, index: int, *, config: ModelConfig, precision: Precision) -> LayerWeights:
     prefix = f"model.layers.{index}."
 
-    def load(name: str) -> torch.Tensor:
+    def load(name: str) -> F32:
         return source.load(prefix + name)
 
     def norm(name: str) -> F32:
-        return _array(load(f"{name}.weight"))
+        return load(f"{name}.weight")
 
-    def linear(*names: str, bias: torch.Tensor | None = None) -> Linear:
+    def linear(*names: str, bias: F32 | None = None) -> Linear:
         """One layer with the outputs of all `names`."""
         weights = [f"{prefix}{name}.weight" for name in names]
         if precision.make_groups is not None and (groups := _groups(source, weights)) is not None:
             return precision.make_groups(groups, bias)
-        return _made(precision.make, torch.cat([source.load(name) for name in weights]), bias, named=", ".join(weights))
+        return _made(precision.make, np.concatenate([source.load(name) for name in weights]), bias, named=", ".join(weights))
 
     qkv = [f"self_attn.{part}_proj" for part in "qkv"]
-    bias = torch.cat([load(f"{name}.bias") for name in qkv]) if config.qkv_bias else None
+    bias = np.concatenate([load(f"{name}.bias") for name in qkv]) if config.qkv_bias else None
     return LayerWeights(
         input_norm=norm("input_layernorm"),
         qkv=linear(*qkv, bias=bias),
@@ -115,7 +121,7 @@ def _load_layer(source: TensorSource, *, config: ModelConfig, index: int, precis
     )
 
 
-def _made(make: MakeLinear, weight: torch.Tensor, bias: torch.Tensor | None, *, named: str) -> Linear:
+def _made(make: MakeLinear, weight: F32, bias: F32 | None, *, named: str) -> Linear:
     """The layer; a weight that its arithmetic cannot hold is a ModelError that names the tensors."""
     try:
         return make(weight, bias)
@@ -127,9 +133,3 @@ def _groups(source: TensorSource, names: Sequence[str]) -> GroupWeights | None:
     """The matrices side by side, None unless the file holds all of them in groups of the same kind."""
     parts = [groups for name in names if (groups := source.groups(name)) is not None]
     return side_by_side(parts) if len(parts) == len(names) else None
-
-
-def _array(tensor: torch.Tensor) -> F32:
-    """The tensor's memory as a NumPy array."""
-    array: F32 = tensor.numpy()
-    return array

@@ -26,7 +26,7 @@ from executor_svc.model.weights import load_weights
 from executor_svc.plan import PAGED, Batch, Sampled
 from executor_svc.ragged import RaggedPipeline, RaggedSwitches
 from kernels.cuda.copy_blocks import copy_blocks
-from kernels.layout import BLOCK_SIZE
+from kernels.layout import BLOCK_SIZE, F32
 
 log = logging.getLogger(__name__)
 KERNELS = ("cuda.paged_attention", "cuda.rope_kv_write", "cuda.rms_norm", "cuda.gated_mul", "cuda.copy_blocks", "cuda.sample")
@@ -134,9 +134,10 @@ class CudaBackend:
             sample_ns=time.perf_counter_ns() - forwarded_ns,
         )
 
-    def _host_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def _host_logits(self, hidden: torch.Tensor) -> F32:
         """f32 on the host, for scores of prompts."""
-        return self._decoder.logits(hidden).float().cpu()
+        logits: F32 = self._decoder.logits(hidden).float().cpu().numpy()
+        return logits
 
     def _copy(self, batch: Batch) -> None:
         """Whole blocks, before anything is fed; all are read before any is written."""

@@ -14,7 +14,7 @@ from executor_svc.backends.cuda.inputs import Fed
 from executor_svc.backends.cuda.place import Place
 from executor_svc.model.config import ModelConfig
 from executor_svc.model.linear import Linear
-from executor_svc.model.rope import rope_arrays
+from executor_svc.model.rope import rope_tables
 from executor_svc.model.weights import LayerWeights, ModelWeights
 from kernels.cuda.gated_mul import gated_mul
 from kernels.cuda.paged_attention import PagedAttention
@@ -56,13 +56,13 @@ class DeviceDecoder:
     def __init__(self, config: ModelConfig, *, weights: ModelWeights, dtype: torch.dtype, place: Place, limits: Limits) -> None:
         self._config = config
         self._kernels = place.kernels
-        self._embedding = weights.embedding.to(place.device, dtype)
+        self._embedding = torch.from_numpy(weights.embedding).to(place.device, dtype)
         self._head = weights.head
         self._norm = torch.from_numpy(weights.norm).to(place.device)
         self._layers = [_on_device(layer, place.device) for layer in weights.layers]
         self._scale = (config.query_scalar or config.head_dim) ** -0.5
         ropes = [rope for rope in (config.rope, config.local_rope) if rope is not None]
-        tables = [rope_arrays(rope, head_dim=config.head_dim, num_positions=limits.max_model_len) for rope in ropes]
+        tables = [rope_tables(rope, head_dim=config.head_dim, num_positions=limits.max_model_len) for rope in ropes]
         self._rotations = [tuple(torch.from_numpy(part).to(place.device) for part in table) for table in tables]
         self._attention = {
             window: _Attention(config, window, dtype=dtype, place=place, limits=limits) for window in {*config.windows}
@@ -91,7 +91,8 @@ class DeviceDecoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[n, num_ids] for n rows of `hidden`, in the type of the weights."""
-        return self._head(hidden)
+        logits: torch.Tensor = self._head(hidden)
+        return logits
 
     def _attend(
         self, index: int, layer: DeviceLayer, x: torch.Tensor, *, fed: Fed, cache: DeviceKvCache, queries: torch.Tensor

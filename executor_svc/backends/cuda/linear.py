@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from executor_svc.model.errors import ModelError
 from executor_svc.model.precision import Precision
+from kernels.layout import F32
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 
@@ -31,8 +32,11 @@ def device_precision(asked: str, *, device: torch.device) -> Precision:
     return Precision(name, make, make, pad_rows=lambda count: count)
 
 
-def _maker(device: torch.device, dtype: torch.dtype) -> Callable[[torch.Tensor, torch.Tensor | None], DeviceLinear]:
-    def make(weight: torch.Tensor, bias: torch.Tensor | None) -> DeviceLinear:
-        return DeviceLinear(weight.to(device, dtype), None if bias is None else bias.to(device, dtype))
+def _maker(device: torch.device, dtype: torch.dtype) -> Callable[[F32, F32 | None], DeviceLinear]:
+    def moved(array: F32) -> torch.Tensor:
+        return torch.from_numpy(array).to(device, dtype)
+
+    def make(weight: F32, bias: F32 | None) -> DeviceLinear:
+        return DeviceLinear(moved(weight), None if bias is None else moved(bias))
 
     return make

@@ -34,7 +34,7 @@ def logits_of(backend, indexes: range, *, chunk: int) -> np.ndarray:
         batch = driver.batch(rows)
         with torch.inference_mode():
             hidden = backend._decoder.hidden(batch, cache=backend._cache)
-            logits = backend._decoder.logits(hidden[torch.from_numpy(batch.query_start[1:] - 1)]).numpy().copy()
+            logits = backend._decoder.logits(hidden[batch.query_start[1:] - 1]).copy()
         for place, (index, (sequence, count)) in enumerate(zip(list(left), rows, strict=True)):
             sequence.computed += count
             if not sequence.pending:

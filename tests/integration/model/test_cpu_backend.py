@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from executor_svc.backends.cpu import CpuBackend
 from executor_svc.config import ExecutorSettings
-from executor_svc.model import linear, probe
+from executor_svc.model import float_linear, probe
 from executor_svc.model.errors import ModelError
 from executor_svc.plan import Sampling
 from executor_svc.wire import capabilities
@@ -176,11 +176,11 @@ def test_bf16_runs_and_claims_nothing(folder):
 def test_batch_invariant_starts_only_where_the_promise_holds(folder, monkeypatch):
     """On a processor whose float32 products depend on the batch tiles step in; where those do too nothing is started."""
     broken = lambda self, x: torch.nn.functional.linear(x, self._weight) + x.roll(1, 0).sum(1, keepdim=True) * 1e-6  # noqa: E731
-    monkeypatch.setattr(linear.PackedLinear, "__init__", linear.TiledLinear.__init__)
-    monkeypatch.setattr(linear.PackedLinear, "__call__", broken)
-    monkeypatch.setattr(probe, "PackedLinear", lambda weight, bias, *, max_rows: linear.PackedLinear(weight, bias))
+    monkeypatch.setattr(float_linear.PackedLinear, "__init__", float_linear.TiledLinear.__init__)
+    monkeypatch.setattr(float_linear.PackedLinear, "__call__", broken)
+    monkeypatch.setattr(probe, "PackedLinear", lambda weight, bias, *, max_rows: float_linear.PackedLinear(weight, bias))
     assert CpuBackend(told(folder, batch_invariant=True)).info.batch_invariant
-    monkeypatch.setattr(linear.TiledLinear, "__call__", broken)
+    monkeypatch.setattr(float_linear.TiledLinear, "__call__", broken)
     assert not CpuBackend(told(folder)).info.batch_invariant
     with pytest.raises(ModelError, match="batch_invariant is set, and f32 products"):
         CpuBackend(told(folder, batch_invariant=True))

@@ -37,7 +37,7 @@ def our_logits(backend: CpuBackend, tokens: list[int], *, chunks: list[int]) -> 
         batch = driver.batch([(sequence, count)])
         with torch.inference_mode():
             hidden = backend._decoder.hidden(batch, cache=backend._cache)
-            parts.append(backend._decoder.logits(hidden[:count]).numpy())
+            parts.append(backend._decoder.logits(hidden[:count]))
         sequence.computed += count
     return np.concatenate(parts)
 

@@ -31,7 +31,7 @@ def last_logits(backend, driver, rows) -> np.ndarray:
     batch = driver.batch(rows)
     with torch.inference_mode():
         hidden = backend._decoder.hidden(batch, cache=backend._cache)
-        logits = backend._decoder.logits(hidden[torch.from_numpy(batch.query_start[1:] - 1)]).numpy()
+        logits = backend._decoder.logits(hidden[batch.query_start[1:] - 1])
     for sequence, count in rows:
         sequence.computed += count
     return logits

@@ -29,6 +29,23 @@ def test_torch_free_room_imports_without_gpu_libraries(module: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+SLOW_IMPORTS = {
+    "launcher.serve": ("torch", "numba", "grpc", "httpx", "fastapi", "tokenizers"),
+    "scheduler_svc.__main__": ("torch", "numba", "tokenizers", "httpx", "fastapi"),
+    "gateway.__main__": ("torch", "numba", "transformers", "httpx"),
+    "executor_svc.__main__": ("torch", "numba", "tokenizers", "transformers", "httpx"),
+    "executor_svc.backends.cpu": ("torch", "scipy", "transformers", "fastapi", "httpx"),
+}
+"""What the parts of `drumline serve` must not import at start: each takes tenths of seconds, torch several seconds."""
+
+
+@pytest.mark.parametrize("module", SLOW_IMPORTS)
+def test_a_start_imports_nothing_slow_that_it_does_not_need(module: str) -> None:
+    code = f"import sys, {module}; print(*({{*{SLOW_IMPORTS[module]}}} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
 FORBIDDEN_CALLS = {"eval", "exec", "pickle.load", "pickle.loads", "torch.load", "yaml.load", "marshal.loads", "numba.cuda"}
 
 

@@ -7,11 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_svc.model import precision
+from executor_svc.model import floats
 from executor_svc.model.config import ModelConfig, RopeConfig
 from executor_svc.model.errors import UnsupportedModel
-from executor_svc.model.linear import MAX_ROWS, Bf16Linear, PackedLinear, TiledLinear, round_up_rows, row_counts
-from executor_svc.model.precision import _fastest, choose_precision
+from executor_svc.model.float_linear import Bf16Linear, PackedLinear, TiledLinear
+from executor_svc.model.floats import fastest
+from executor_svc.model.linear import MAX_ROWS, round_up_rows, row_counts
+from executor_svc.model.precision import choose_precision
 from executor_svc.model.probe import InvariantLinears, is_batch_invariant
 
 
@@ -112,8 +114,8 @@ CONFIG = ModelConfig(
 
 
 def test_precision_is_chosen_by_capability_and_measurement():
-    assert _fastest(CONFIG, flags={})[0] == "f32"
-    name, reason = _fastest(CONFIG, flags={"avx512_bf16": True})
+    assert fastest(CONFIG, flags={})[0] == "f32"
+    name, reason = fastest(CONFIG, flags={"avx512_bf16": True})
     assert name in ("f32", "bf16")
     assert "us in bf16" in reason
 
@@ -144,13 +146,13 @@ def test_auto_rounds_no_weight():
 
 def test_batch_invariant_keeps_auto_from_bf16_and_refuses_it_when_asked(monkeypatch):
     """On a processor where bf16 is the faster one."""
-    monkeypatch.setattr(precision, "_fastest", lambda config, *, flags: ("bf16", "planted"))
-    floats = Held(groups=False)
-    assert choose_precision("auto", config=CONFIG, source=floats).name == "bf16"
-    assert choose_precision("auto", config=CONFIG, source=floats, batch_invariant=True).name == "f32"
+    monkeypatch.setattr(floats, "fastest", lambda config: ("bf16", "planted"))
+    held = Held(groups=False)
+    assert choose_precision("auto", config=CONFIG, source=held).name == "bf16"
+    assert choose_precision("auto", config=CONFIG, source=held, batch_invariant=True).name == "f32"
     assert choose_precision("auto", config=CONFIG, source=Held(groups=True), batch_invariant=True).name == "int8"
     with pytest.raises(UnsupportedModel, match=r"precision bf16 and batch_invariant"):
-        choose_precision("bf16", config=CONFIG, source=floats, batch_invariant=True)
+        choose_precision("bf16", config=CONFIG, source=held, batch_invariant=True)
 
 
 def test_int8_names_the_tensor_that_is_not_in_groups():
@@ -161,7 +163,11 @@ def test_int8_names_the_tensor_that_is_not_in_groups():
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
 def test_a_float32_weight_in_int8_is_near_and_batch_invariant(biased):
     weight, bias = random(40, 64), random(40, seed=6) if biased else None
-    layer = choose_precision("int8", config=CONFIG, source=Held(groups=False)).make(weight, bias)
+    made = choose_precision("int8", config=CONFIG, source=Held(groups=False)).make(weight.numpy(), bias.numpy() if biased else None)
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(made(x.numpy()))
+
     x = random(MAX_ROWS, 64, seed=7)
     torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, weight, bias), atol=0.3, rtol=0.02)
     assert is_batch_invariant(layer, in_features=64, max_rows=MAX_ROWS)
