@@ -14,7 +14,7 @@ class BenchSettings(ServiceSettings):
     Without --url a `drumline serve` is started for the run, and what stands behind -- is handed to it:
         python -m bench --repetitions 3 -- --precision f32
     `drumline bench price` and `drumline bench curve` compare layouts and admission policies, `drumline bench perplexity` the
-    quality of each arithmetic; each has a --help of its own.
+    quality of each arithmetic, `drumline bench start` times a start; each has a --help of its own.
     """
 
     url: str = Field(default="", description="A running server; none = start one for this run.")

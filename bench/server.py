@@ -75,18 +75,18 @@ class Watch:
     async def begin(self) -> None:
         """Remembers where things stand."""
         self._idle = await self._idle_so_far()
-        self._cpu_s, self._busy_s, self._began_s = self._cpu(), _machine_busy_s(), time.monotonic()
+        self._cpu_s, self._busy_s, self._began_s = cpu_by_service(self._server), _machine_busy_s(), time.monotonic()
 
     async def end(self) -> Cost:
         """What it cost since `begin`."""
         wall_s = time.monotonic() - self._began_s
-        busy_s, cpu_s = _machine_busy_s() - self._busy_s, self._cpu()
+        busy_s, cpu_s = _machine_busy_s() - self._busy_s, cpu_by_service(self._server)
         ours = self._server.launcher_pid is not None
         return Cost(
             wall_s=wall_s,
             busy_s=busy_s,
             cpu_s={name: cpu_s[name] - self._cpu_s.get(name, 0.0) for name in cpu_s} if ours else None,
-            rss_bytes={name: _rss(processes) for name, processes in self._processes().items()} if ours else None,
+            rss_bytes={name: _rss(processes) for name, processes in _processes(self._server).items()} if ours else None,
             idle_share=(await self._idle_so_far()).share_since(self._idle),
         )
 
@@ -101,18 +101,21 @@ class Watch:
             *(sum(s.value for s in samples if s.name == f"drumline:executor_{name}_seconds_total") for name in ("idle", "runnable"))
         )
 
-    def _processes(self) -> dict[str, list[psutil.Process]]:
-        found: dict[str, list[psutil.Process]] = {name: [] for name in _SERVICES.values()}
-        if self._server.launcher_pid is not None:
-            for process in psutil.Process(self._server.launcher_pid).children(recursive=True):
-                for word in process.cmdline():
-                    if word in _SERVICES:
-                        found[_SERVICES[word]].append(process)
-                        break
-        return found
 
-    def _cpu(self) -> dict[str, float]:
-        return {name: sum(_cpu_s(process) for process in processes) for name, processes in self._processes().items()}
+def _processes(server: Server) -> dict[str, list[psutil.Process]]:
+    found: dict[str, list[psutil.Process]] = {name: [] for name in _SERVICES.values()}
+    if server.launcher_pid is not None:
+        for process in psutil.Process(server.launcher_pid).children(recursive=True):
+            for word in process.cmdline():
+                if word in _SERVICES:
+                    found[_SERVICES[word]].append(process)
+                    break
+    return found
+
+
+def cpu_by_service(server: Server) -> dict[str, float]:
+    """Processor seconds of each service of a server that was started here; 0 for one that was not."""
+    return {name: sum(_cpu_s(process) for process in processes) for name, processes in _processes(server).items()}
 
 
 def _cpu_s(process: psutil.Process) -> float:
