@@ -26,11 +26,17 @@ from pydantic_settings import BaseSettings, CliSettingsSource, EnvSettingsSource
 
 from drumline.version import SOFTWARE_VERSION
 
-SECTIONS: Final = ("gateway", "scheduler", "executor", "serve", "bench", "price", "curve", "perplexity", "gpu")
+SECTIONS: Final = ("gateway", "scheduler", "executor", "serve", "bench", "price", "curve", "perplexity", "gpu", "start")
 """Every table of the TOML file and every `DRUMLINE_<SECTION>_` of the environment."""
 CONFIG_ENV: Final = "DRUMLINE_CONFIG"
 _PREFIX: Final = "DRUMLINE_"
-_COMMANDS: Final = {"price": "bench price", "curve": "bench curve", "gpu": "bench gpu", "perplexity": "bench perplexity"}
+_COMMANDS: Final = {
+    "price": "bench price",
+    "curve": "bench curve",
+    "gpu": "bench gpu",
+    "perplexity": "bench perplexity",
+    "start": "bench start",
+}
 """Sections whose command is not their own name."""
 
 

@@ -9,6 +9,7 @@ from bench.curve_config import CurveSettings
 from bench.gpu_config import GpuSettings
 from bench.perplexity_config import PerplexitySettings
 from bench.price_config import PriceSettings
+from bench.start_config import StartSettings
 from drumline.settings import SECTIONS, ServiceSettings, flag_of
 from executor_svc.config import ExecutorSettings
 from gateway.config import GatewaySettings
@@ -26,6 +27,7 @@ KINDS: dict[str, type[ServiceSettings]] = {
     "price": PriceSettings,
     "scheduler": SchedulerSettings,
     "serve": ServeSettings,
+    "start": StartSettings,
 }
 
 
