@@ -18,6 +18,12 @@ from tests.support.standin_launcher import standin, three
 QUICK = {"first_delay_s": 0.01, "max_delay_s": 0.02}
 
 
+def send(child, number):
+    """To a process that is there: pid 0 would be pytest's own group."""
+    assert child.pid
+    os.kill(child.pid, number)
+
+
 class Run:
     """One supervisor in this process, driven by a test."""
 
@@ -91,7 +97,7 @@ async def test_a_dead_service_comes_back_on_its_old_port(tmp_path: Path) -> None
     for name in ("executor-1", "scheduler", "gateway"):
         before = dict(run.supervisor.addresses())
         child = next(child for child in run.supervisor.children if child.service.name == name)
-        os.kill(child.pid or 0, signal.SIGKILL)
+        send(child, signal.SIGKILL)
         await until(lambda name=name: events(log, "ready").count(name) == 2)
         await until(lambda child=child: child.pid is not None)
         assert run.supervisor.addresses() == before
@@ -101,7 +107,7 @@ async def test_a_dead_service_comes_back_on_its_old_port(tmp_path: Path) -> None
 async def test_a_service_that_drained_by_itself_is_started_anew(tmp_path: Path) -> None:
     run = Run(three(log := tmp_path / "log"))
     await run.until_ready()
-    os.kill(run.supervisor.children[0].pid or 0, signal.SIGTERM)
+    send(run.supervisor.children[0], signal.SIGTERM)
     await until(lambda: events(log, "ready").count("executor-0") == 2)
     assert await run.stop() == 0
 
