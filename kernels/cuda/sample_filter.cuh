@@ -57,7 +57,8 @@ template <bool MASS> DEV u64 bin_sum(const Select &sel, int bin) {
 template <bool MASS> DEV void find_bin(Select &sel, u64 before, double wanted, bool first_digit) {
   const int own = threadIdx.x * (BINS / 32);
   u64 sum = 0;
-  for (int i = 0; i < BINS / 32; i++) sum += bin_sum<MASS>(sel, own + i);
+  for (int i = 0; i < BINS / 32; i++)                         // lanes begin where no two meet in a bank
+    sum += bin_sum<MASS>(sel, own + (i + threadIdx.x / 2) % (BINS / 32));
   u64 upto = sum;
 #pragma unroll
   for (int step = 1; step < 32; step <<= 1) {

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from kernels.cuda.device import Grid
 from kernels.cuda.source import flat_source
 from kernels.cuda.spec import Array, Kernel, memory_of, pack
 from kernels.emulator.build import build, load
+from kernels.emulator.traffic import Traffic, collect
 
 _MODES = {"in": 0, "inout": 1, "out": 2}
 _MESSAGE_BYTES = 2048
@@ -28,15 +30,23 @@ class EmulatedDevice:
 
     Args:
         check: check mode.
+        profile: check mode that counts requests to memory as well, into `traffic`.
         seed: order of threads and blocks, and whether `cp.async` lands early or late; results must not depend on it.
         source: text of a stem, for those who plant bugs.
+
+    Attributes:
+        traffic: requests of all launches so far, launch after launch.
     """
 
-    def __init__(self, *, check: bool = False, seed: int = 0, source: Callable[[str], str] = flat_source) -> None:
-        self.check = check
+    def __init__(
+        self, *, check: bool = False, profile: bool = False, seed: int = 0, source: Callable[[str], str] = flat_source
+    ) -> None:
+        self.check = check or profile
+        self.traffic: list[Traffic] = []
+        self._profile = profile
         self.seed = seed
         self._source = source
-        self._libraries: dict[object, ctypes.CDLL] = {}
+        self._libraries: dict[object, tuple[Path, ctypes.CDLL]] = {}
 
     def prepare(self, kernel: Kernel) -> None:
         """See `Device`. Raises DoesNotBuild."""
@@ -46,7 +56,7 @@ class EmulatedDevice:
         """See `Device`. Raises KernelFault, besides."""
         if 0 in grid:
             return
-        lib = self._library(kernel)
+        library, lib = self._library(kernel)
         packed = pack(kernel, args)
         self._compare_signature(lib, kernel, packed)
         outputs = self._register(lib, kernel, args)
@@ -55,20 +65,20 @@ class EmulatedDevice:
         dims = [(ctypes.c_uint * 3)(*(*size, 1, 1)[:3]) for size in (grid, (kernel.block,))]
         error = ctypes.create_string_buffer(_MESSAGE_BYTES)
         call = getattr(lib, f"cuemu_call_{kernel.name}")
-        crossing = int(kernel.blocks_communicate)
-        failed = lib.cuemu_launch(
-            call, pointers, *dims, kernel.shared_bytes, self.seed, int(self.check), crossing, error, _MESSAGE_BYTES
-        )
+        modes = (int(self.check), int(self._profile), int(kernel.blocks_communicate))
+        failed = lib.cuemu_launch(call, pointers, *dims, kernel.shared_bytes, self.seed, *modes, error, _MESSAGE_BYTES)
         if failed:
             raise KernelFault(f"{kernel.name}: {error.value.decode(errors='replace')}")
         for place, name in outputs:
             if self.check and (missing := lib.cuemu_unwritten(place)):
                 raise KernelFault(f"{kernel.name}: {missing} bytes of {name} were never written")
+        if self._profile:
+            self.traffic += collect(lib, kernel=kernel.name, library=library)
 
-    def _library(self, kernel: Kernel) -> ctypes.CDLL:
+    def _library(self, kernel: Kernel) -> tuple[Path, ctypes.CDLL]:
         if kernel.module not in self._libraries:
             library = build(kernel.source, self._source(kernel.source), kernel.defines, check=self.check)
-            self._libraries[kernel.module] = load(library)
+            self._libraries[kernel.module] = library, load(library)
         return self._libraries[kernel.module]
 
     @staticmethod

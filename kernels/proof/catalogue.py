@@ -5,6 +5,7 @@ from typing import Final
 
 from kernels.proof import copy_blocks, gated_mul, layout_copy, mtp_accept, paged_attention, rms_norm, rope_kv_write, sample
 from kernels.proof.case import Case
+from kernels.proof.traffic import Bounds
 
 STEMS: Final[dict[str, Callable[[], Iterator[Case]]]] = {
     "copy_blocks": copy_blocks.cases,
@@ -18,3 +19,16 @@ STEMS: Final[dict[str, Callable[[], Iterator[Case]]]] = {
     "sample": sample.cases,
 }
 """Family -> its cases; most have one source of the same stem."""
+
+BOUNDS: Final[dict[str, Bounds]] = {
+    "copy_blocks": copy_blocks.BOUNDS,
+    "gated_mul": gated_mul.BOUNDS,
+    "layout_copy": layout_copy.BOUNDS,
+    "mtp_accept": mtp_accept.BOUNDS,
+    "paged_attention_simt": paged_attention.SIMT_BOUNDS,
+    "paged_attention": paged_attention.TENSOR_CORE_BOUNDS,
+    "rms_norm": rms_norm.BOUNDS,
+    "rope_kv_write": rope_kv_write.BOUNDS,
+    "sample": sample.BOUNDS,
+}
+"""Family -> what holds for its traffic."""

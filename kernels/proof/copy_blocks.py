@@ -9,7 +9,10 @@ from kernels.cuda.copy_blocks import copy_blocks
 from kernels.cuda.device import Device
 from kernels.layout import BLOCK_SIZE
 from kernels.proof.case import Arrays, Case, elements
+from kernels.proof.traffic import Bounds
 from kernels.reference.copy_blocks import copy_blocks as reference
+
+BOUNDS = Bounds(("bfloat16",))
 
 
 def cases() -> Iterator[Case]:

@@ -10,7 +10,10 @@ from kernels.cpu import gated_mul as twin
 from kernels.cuda.device import Device
 from kernels.cuda.gated_mul import gated_mul
 from kernels.proof.case import Arrays, Case, elements, floats, poison
+from kernels.proof.traffic import Bounds
 from kernels.reference.gated_mul import gelu_mul, silu_mul
+
+BOUNDS = Bounds(("bfloat16 silu", "bfloat16 gelu_tanh"))
 
 
 def cases() -> Iterator[Case]:

@@ -10,12 +10,16 @@ from kernels.cuda.device import Device
 from kernels.cuda.layout_copy import Places, blocks_into_cohort, rows_into_cohort
 from kernels.layout import BLOCK_SIZE
 from kernels.proof.case import Arrays, Case, elements, floats, poison
+from kernels.proof.traffic import Bounds
 from kernels.reference.layout_copy import dense_run, paged_run, put_row
 
 Run = Callable[[NDArray[Any], int], NDArray[np.float64]]
 """(source, row) -> the row's live columns [K, L, D]."""
 MEMBERS = 5
 """Of the goal. One of them is named by no row."""
+
+
+BOUNDS = Bounds(("front_align, bfloat16", "cache_in, bfloat16"))
 
 
 def cases() -> Iterator[Case]:

@@ -8,7 +8,23 @@ import numpy as np
 from kernels.cuda.device import Device
 from kernels.cuda.mtp_accept import mtp_accept
 from kernels.proof.case import Arrays, Case, poison
+from kernels.proof.traffic import Bounds, Exempt
 from kernels.reference.mtp_accept import mtp_accept as reference
+
+_ROWS = "a thread walks the few positions of its row; all rows of a step are some kilobytes"
+_PADDING = "padding is written by a path of its own"
+BOUNDS = Bounds(
+    ("per sequence, 300 rows, 1 to 5 positions", "cohort, 300 rows, 1 to 5 positions"),
+    (
+        Exempt("mtp_accept", "chosen", "read", 3.6, _ROWS),
+        Exempt("mtp_accept", "fed", "read", 3.9, _ROWS),
+        Exempt("mtp_accept", "failed", "read", 3.1, _ROWS),
+        Exempt("mtp_accept", "starts", "read", 1.4, _ROWS),
+        Exempt("mtp_accept", "emitted", "write", 1.8, _ROWS),
+        Exempt("mtp_accept", "num_accepted", "write", 1.9, _PADDING),
+        Exempt("mtp_accept", "num_emitted", "write", 1.9, _PADDING),
+    ),
+)
 
 
 def cases() -> Iterator[Case]:

@@ -11,6 +11,7 @@ from kernels.cuda.device import Device
 from kernels.cuda.paged_attention import PagedAttention
 from kernels.layout import BLOCK_SIZE
 from kernels.proof.case import Arrays, Case, elements, floats, poison
+from kernels.proof.traffic import Bounds, Exempt
 from kernels.reference.paged_attention import paged_attention as reference
 
 NOWHERE = 2**30
@@ -44,6 +45,34 @@ SPLIT = [(1, 640), (2, 513), (1, 512), (3, 3), (1, 0), (0, 0)]
 AS_MANY = [(2, 20), (0, 5), (1, 3)]
 """As many tokens as rows, and yet a row with a chunk."""
 PREFILL = [(70, 200), (1, 30), (33, 33), (2, 1), (5, 90)]
+
+
+_FRAGMENT = "a fragment is 16 bytes of each of 8 rows: half a sector, whose other half is the next instruction's; once an item"
+_TWO_VECTORS = "eight float32 are two vectors: each load finds the other's half of a sector in L1"
+TENSOR_CORE_BOUNDS = Bounds(
+    (
+        "bfloat16 4/1 heads of 128, 8 rows",
+        "bfloat16 16/2 heads of 64, 6 rows",
+        "bfloat16 7/1 heads of 128, 3 rows, window 40",
+    ),
+    (
+        Exempt("paged_decode", "q", "read", 2.0, _FRAGMENT),
+        Exempt("paged_prefill", "q", "read", 2.0, _FRAGMENT),
+        Exempt("paged_prefill", "out", "write", 2.0, _FRAGMENT),
+        Exempt("attention_plan", "query_start", "read", 1.25, "the second of two neighbours lies behind the sector"),
+        Exempt("attention_plan", "decode_items", "write", 1.4, "a thread writes all items of its row, one after another"),
+        Exempt("attention_plan", "prefill_items", "write", 1.6, "the same"),
+    ),
+)
+SIMT_BOUNDS = Bounds(
+    ("float32 3/1 heads of 64, 8 rows",),
+    (
+        Exempt("paged_attention_simt", "q", "read", 2.0, _TWO_VECTORS),
+        Exempt("paged_attention_simt", "k", "read", 2.0, _TWO_VECTORS),
+        Exempt("paged_attention_simt", "v", "read", 2.0, _TWO_VECTORS),
+        Exempt("paged_attention_simt", "shared memory", "write", 1.9, "a lane parks eight neighbours, once a token"),
+    ),
+)
 
 
 def tensor_core_cases() -> Iterator[Case]:

@@ -10,10 +10,14 @@ from kernels.cuda.device import Device
 from kernels.cuda.rope_kv_write import rope_kv_write
 from kernels.layout import BLOCK_SIZE
 from kernels.proof.case import Arrays, Case, elements, floats, poison
+from kernels.proof.traffic import Bounds
 from kernels.reference.rope_kv_write import rope_kv_write as reference
 
 EPS = 1e-6
 BLOCKS = 5
+
+
+BOUNDS = Bounds(("bfloat16 4+2x2 heads of 128, 64 pairs, normed",))
 
 
 def cases() -> Iterator[Case]:

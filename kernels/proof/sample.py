@@ -11,6 +11,7 @@ from kernels.cuda.sample import Sampler
 from kernels.layout import F32
 from kernels.proof.case import Arrays, Case, elements, floats, poison
 from kernels.proof.sample_rows import RowState, columns_of
+from kernels.proof.traffic import Bounds, Exempt
 from kernels.reference.sample import adjusted, sample_row
 
 FILTERS: tuple[dict[str, float], ...] = (
@@ -22,6 +23,21 @@ PENALTIES = {"repetition_penalty": 1.7, "presence_penalty": 0.6, "frequency_pena
 ODD = (1003, 1000)
 """Pitch that is no multiple of a vector, and valid ids that do not reach it."""
 EVEN = (520, 500)
+
+
+_EDITS = "a thread lists the edited ids of one word of the map, a few thousand a row at most"
+BOUNDS = Bounds(
+    ("filters, bfloat16", "penalties, bias and bans, bfloat16"),
+    (
+        Exempt("sample", "edit_ids", "write", 3.3, _EDITS),
+        Exempt("sample", "edit_counts", "write", 3.3, _EDITS),
+        Exempt("sample", "edit_values", "write", 2.7, _EDITS),
+        Exempt("sample", "edit_ids", "read", 1.3, "the lists begin where the row's history does, not at a sector"),
+        Exempt("sample", "edit_counts", "read", 1.3, "the same"),
+        Exempt("sample", "edit_values", "read", 1.35, "the same, and ids of a bias are in no order"),
+        Exempt("sample", "logits", "read", 1.3, "logits of edited ids, one by one; the passes over a row ask for nothing in vain"),
+    ),
+)
 
 
 def cases() -> Iterator[Case]:

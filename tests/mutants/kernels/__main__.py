@@ -8,7 +8,7 @@ import argparse
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,10 @@ from rich.table import Table
 from kernels.cuda.source import flat_source
 from kernels.emulator.build import DoesNotBuild
 from kernels.emulator.device import EmulatedDevice, KernelFault
+from kernels.emulator.traffic import excess
 from kernels.proof.case import faults
-from kernels.proof.catalogue import STEMS
+from kernels.proof.catalogue import BOUNDS, STEMS
+from kernels.proof.traffic import excesses, launch
 
 FOLDER = Path(__file__).parent
 LIMIT_S = 120
@@ -60,7 +62,14 @@ def what_catches(bug: Planted) -> str:
                 return f"{'check' if device.check else 'fast'} mode, {case.name}: {str(error).strip().splitlines()[-1]}"
             if wrong := faults(case, arrays):
                 return f"{case.name}: {wrong[0]}"
-    return ""
+    return wasteful(bug.family, bug.text)
+
+
+def wasteful(family: str, source: Callable[[str], str]) -> str:
+    """The first excess of what a family asks memory for; "" = none."""
+    device = EmulatedDevice(profile=True, source=source)
+    launch(BOUNDS[family], STEMS[family](), device)
+    return next(iter(excesses(BOUNDS[family], excess(device.traffic))), "")
 
 
 def trial(family: str, index: int) -> str:

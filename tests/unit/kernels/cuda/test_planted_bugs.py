@@ -9,6 +9,7 @@ from kernels.cuda.source import flat_source
 from kernels.proof.catalogue import STEMS
 from tests.mutants.kernels.__main__ import FOLDER, Planted, planted, what_catches
 
+UNCOALESCED = ("at = threadIdx.x * 16;", "at = (threadIdx.x % 32 * 4 + threadIdx.x / 32) * 16;")
 SOURCES = [flat_source(path.stem) for path in Path(kernels.cuda.__file__).parent.glob("*.cu")]
 
 
@@ -25,3 +26,4 @@ def test_every_bug_has_its_place(family):
 def test_a_bug_is_told_from_none():
     assert what_catches(Planted("copy_blocks", "nothing", "THREADS", "THREADS")) == ""
     assert "never written" in what_catches(Planted("rms_norm", "no output", "store8(out + row + at, value[i]);", ""))
+    assert "times the traffic" in what_catches(Planted("copy_blocks", "uncoalesced", *UNCOALESCED))
