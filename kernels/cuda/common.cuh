@@ -11,7 +11,7 @@ typedef u16 bf16;                       // its bits
 #define NAN_F __int_as_float(0x7fffffff)
 
 #ifdef CUEMU
-#define DYNAMIC_SHARED(name) u8 *name = (u8 *)cuemu::dyn_smem()
+#define DYNAMIC_SHARED(name) u8 *name = (u8 *)cuemu::dynamic_shared()
 #else
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(128) u8 name[]
 #endif
@@ -19,14 +19,14 @@ typedef u16 bf16;                       // its bits
 // One access of 4, 8 or 16 bytes; the emulator would otherwise see the compiler's split into members.
 template <class T> DEV T vload(const void *p) {
 #ifdef CUEMU
-  T v; cuemu::ld(&v, p, (int)sizeof(T)); return v;
+  T v; cuemu::load(&v, p, (int)sizeof(T)); return v;
 #else
   return *(const T *)p;
 #endif
 }
 template <class T> DEV void vstore(void *p, T v) {
 #ifdef CUEMU
-  cuemu::st(p, &v, (int)sizeof(T));
+  cuemu::store(p, &v, (int)sizeof(T));
 #else
   *(T *)p = v;
 #endif

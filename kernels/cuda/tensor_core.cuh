@@ -11,7 +11,7 @@ DEV float fast_exp2(float x) {
 }
 DEV void cp_async16(void *shared, const void *global, bool valid) {   // not valid: 16 zero bytes, nothing is read
 #ifdef CUEMU
-  cuemu::cp_async(shared, global, 16, valid ? 16 : 0);
+  cuemu::async_copy(shared, global, 16, valid ? 16 : 0);
 #else
   u32 d = (u32)__cvta_generic_to_shared(shared); int n = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(d), "l"(global), "r"(n) : "memory");
@@ -19,21 +19,21 @@ DEV void cp_async16(void *shared, const void *global, bool valid) {   // not val
 }
 DEV void cp_async_commit() {
 #ifdef CUEMU
-  cuemu::cp_commit();
+  cuemu::async_commit();
 #else
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 template <int N> DEV void cp_async_wait() {                           // until at most N groups are on their way
 #ifdef CUEMU
-  cuemu::cp_wait(N);
+  cuemu::async_wait(N);
 #else
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 #endif
 }
 DEV void ldmatrix_x4(u32 (&r)[4], const void *p) {
 #ifdef CUEMU
-  cuemu::collective(cuemu::resolve_ldm4, FULL_WARP, &p, r, __FILE__, __LINE__);
+  cuemu::collective(cuemu::resolve_ldmatrix_x4, FULL_WARP, &p, r, __FILE__, __LINE__);
 #else
   u32 a = (u32)__cvta_generic_to_shared(p);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -42,7 +42,7 @@ DEV void ldmatrix_x4(u32 (&r)[4], const void *p) {
 }
 DEV void ldmatrix_x4_transposed(u32 (&r)[4], const void *p) {
 #ifdef CUEMU
-  cuemu::collective(cuemu::resolve_ldm4t, FULL_WARP, &p, r, __FILE__, __LINE__);
+  cuemu::collective(cuemu::resolve_ldmatrix_x4_transposed, FULL_WARP, &p, r, __FILE__, __LINE__);
 #else
   u32 a = (u32)__cvta_generic_to_shared(p);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -51,7 +51,7 @@ DEV void ldmatrix_x4_transposed(u32 (&r)[4], const void *p) {
 }
 DEV void mma_bf16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {   // d += A (16 x 16) B (16 x 8)
 #ifdef CUEMU
-  cuemu::Mma m{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+  cuemu::Fragments m{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
   cuemu::collective(cuemu::resolve_mma_bf16, FULL_WARP, &m, d, __FILE__, __LINE__);
 #else
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

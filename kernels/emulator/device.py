@@ -85,21 +85,21 @@ class EmulatedDevice:
     def _compare_signature(lib: ctypes.CDLL, kernel: Kernel, packed: Sequence[np.generic]) -> None:
         """Sizes as C++ sees the parameters, negative for floating ones."""
         sizes = (ctypes.c_int * 64)()
-        count = getattr(lib, f"cuemu_sig_{kernel.name}")(sizes)
+        count = getattr(lib, f"cuemu_signature_{kernel.name}")(sizes)
         given = [-value.itemsize if isinstance(value, np.floating) else value.itemsize for value in packed]
         if given != list(sizes[:count]):
             raise KernelFault(f"{kernel.name}: parameters of {list(sizes[:count])} bytes were sent {given} (negative: floating)")
 
     def _register(self, lib: ctypes.CDLL, kernel: Kernel, args: Sequence[Any]) -> list[tuple[int, str]]:
         """Tells the runtime which memory each argument is; gives place and name of those that must be written in full."""
-        lib.cuemu_clear()
+        lib.cuemu_forget_arrays()
         outputs, place = [], 0
         for spec, value in zip(kernel.args, args, strict=True):
             if not isinstance(spec, Array) or value is None or not (memory := memory_of(value)).num_bytes:
                 continue
             if self.check or spec.mode == "out":
                 address, size = ctypes.c_void_p(memory.address), ctypes.c_size_t(memory.num_bytes)
-                lib.cuemu_range(address, size, _MODES[spec.mode], spec.name.encode()[:31])
+                lib.cuemu_name_array(address, size, _MODES[spec.mode], spec.name.encode()[:31])
                 if spec.mode == "out":
                     outputs.append((place, spec.name))
                 place += 1

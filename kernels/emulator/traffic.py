@@ -17,8 +17,8 @@ class _Site(ctypes.Structure):
 
     _fields_ = (
         ("array", ctypes.c_char * 32),
-        ("pc", ctypes.c_uint64),
-        ("kind", ctypes.c_uint32),
+        ("offset", ctypes.c_uint64),
+        ("verb", ctypes.c_uint32),
         ("shared", ctypes.c_uint32),
         ("requests", ctypes.c_uint64),
         ("cost", ctypes.c_uint64),
@@ -54,10 +54,10 @@ class Traffic:
 def collect(lib: ctypes.CDLL, *, kernel: str, library: Path) -> list[Traffic]:
     """What the launches since the last call asked for."""
     sites, found = (_Site * _AT_ONCE)(), []
-    while count := lib.cuemu_sites(sites, _AT_ONCE):
+    while count := lib.cuemu_take_sites(sites, _AT_ONCE):
         for site in sites[:count]:
             numbers = (site.requests, site.cost, site.ideal)
-            found.append(Traffic(kernel, site.array.decode(), _VERBS[site.kind], bool(site.shared), *numbers, library, site.pc))
+            found.append(Traffic(kernel, site.array.decode(), _VERBS[site.verb], bool(site.shared), *numbers, library, site.offset))
     return found
 
 
