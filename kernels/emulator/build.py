@@ -17,8 +17,10 @@ _RUNTIME: Final = tuple(sorted((_HERE / "runtime").glob("*.cpp")))
 _OURS: Final = (*_RUNTIME, *sorted((_HERE / "runtime").glob("*.h")), *sorted(_HEADERS.glob("*.h")))
 _COMMON: Final = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", "-w")
 _FAST: Final = ("-O2",)
-_CHECKED: Final = ("-O1", "-g", "-fsanitize=thread", "-fno-tree-vectorize")
-"""GCC calls `__tsan_*` at every access to memory; the runtime has its own functions of these names."""
+_CHECKED: Final = ("-O1", "-gdwarf-4", "-fsanitize=thread", "-fno-tree-vectorize")
+"""GCC calls `__tsan_*` at every access to memory; the runtime has its own functions of these names. DWARF 4, for in DWARF 5
+addr2line takes the file of a line for the one that g++ was given.
+"""
 
 
 class DoesNotBuild(Exception):

@@ -1,4 +1,4 @@
-// Atomics. Not instrumented: check mode is told of one atomic access, not of a read and a write. Fibers do not interrupt each other.
+// Atomics: fibers do not interrupt each other. Not instrumented: check mode is told of one access, not of a read and a write.
 #pragma once
 #include "runtime_calls.h"
 

@@ -36,8 +36,8 @@ long cuemu_unwritten(int index) { return std::count(arrays[index].written.begin(
 int cuemu_take_sites(Site *out, int most) { return (int)take_sites(out, most); }
 
 // 0, or 1 and a message.
-int cuemu_launch(void (*call)(void **), void **values, const unsigned *grid, const unsigned *block, unsigned dynamic_bytes, unsigned seed,
-                 int check, int profile, int blocks_communicate, char *message, int message_bytes) {
+int cuemu_launch(void (*call)(void **), void **values, const unsigned *grid, const unsigned *block, unsigned dynamic_bytes,
+                 unsigned seed, int check, int profile, int blocks_communicate, char *message, int message_bytes) {
   const size_t threads_of_block = (size_t)block[0] * block[1] * block[2];
   if (const char *why = refusal(grid, threads_of_block, dynamic_bytes)) {
     snprintf(message, message_bytes, "%s", why);

@@ -21,7 +21,8 @@ static void check_place(const Array &array, uintptr_t at, int bytes, Access acce
     fail("%s of %d bytes at offset %ld runs past the end of '%s'", VERBS[access], bytes, offset, array.name);
   const bool is_vector = bytes <= 16 && !(bytes & (bytes - 1));
   if (is_vector && at & (bytes - 1)) fail("misaligned %d-byte %s of '%s' at offset %ld", bytes, VERBS[access], array.name, offset);
-  if (array.mode == Mode::IN && access != READ) fail("%s to read-only buffer '%s' at offset %ld", VERBS[access], array.name, offset);
+  if (array.mode == Mode::IN && access != READ)
+    fail("%s to read-only buffer '%s' at offset %ld", VERBS[access], array.name, offset);
 }
 
 static void check_written(Array &array, long offset, Access access) {
@@ -35,7 +36,7 @@ static void check_written(Array &array, long offset, Access access) {
 static bool is_here(const Stamp &stamp) { return stamp.block == now.block; }
 static Stamp stamp(bool many_warps) { return {now.block, now.barrier, now.warp_barrier, current->number, many_warps}; }
 
-// Whether an access came before now for certain: by a barrier of the block since, in its own thread, or by a __syncwarp of both since.
+// Whether an access is over for certain: there was a barrier since, it was this thread's own, or both passed a __syncwarp since.
 static bool came_before(const Stamp &then, bool global) {
   if (!then.block) return true;
   if (!is_here(then)) return !global || launch.blocks_communicate;
@@ -93,7 +94,7 @@ void check_compiled_access(const void *at, int bytes, Access access, uintptr_t c
   if (!launch.check || !current || on_own_stack((uintptr_t)at)) return;
   Array *array = array_at((uintptr_t)at);
   if (array) check_in_array(*array, (uintptr_t)at, bytes, access, caller);
-  else if ((uintptr_t)at < program().begin || (uintptr_t)at >= program().end) fail_outside((uintptr_t)at, bytes, access);
+  else if (access != READ || !is_constant((uintptr_t)at)) fail_outside((uintptr_t)at, bytes, access);
 }
 
 void note_access(const void *at, int bytes, Access access) { check_access(at, bytes, access, CUEMU_CALLER); }

@@ -7,6 +7,6 @@ constexpr uintptr_t NO_REQUEST = 0;                // instead of a caller: the p
 
 // Fails if the current thread may not do this. `caller` is the place in the program behind the access.
 void check_access(const void *at, int bytes, Access access, uintptr_t caller);
-// The same for what the compiler saw: an access to the program's own constants and variables is none of our business.
+// The same for what the compiler saw, which may read constants besides.
 void check_compiled_access(const void *at, int bytes, Access access, uintptr_t caller);
 }  // namespace cuemu

@@ -31,8 +31,8 @@ static bool all_have_come(const Thread &me, Lane (&lanes)[32]) {
       continue;
     }
     if (other.resolve != me.resolve || other.mask != me.mask || other.line != me.line || strcmp(other.file, me.file))
-      fail("warp divergence: lane %d waits at %s:%d (mask %08x), this lane at %s:%d (mask %08x)", i, other.file, other.line, other.mask,
-           me.file, me.line, me.mask);
+      fail("warp divergence: lane %d waits at %s:%d (mask %08x), this lane at %s:%d (mask %08x)", i, other.file, other.line,
+           other.mask, me.file, me.line, me.mask);
     lanes[i] = other.lane;
   }
   return complete;
@@ -64,13 +64,16 @@ static void resolve_warp_barrier(Lane *lanes, unsigned) {
     if (lanes[i].in_mask) last_warp_barrier[first_of_warp(current->number) + i] = now.warp_barrier;
 }
 // The only collective that orders memory.
-void warp_barrier(unsigned mask, const char *file, int line) { collective(resolve_warp_barrier, mask, nullptr, nullptr, file, line); }
+void warp_barrier(unsigned mask, const char *file, int line) {
+  collective(resolve_warp_barrier, mask, nullptr, nullptr, file, line);
+}
 
 void resolve_shuffle(Lane *lanes, unsigned) {
   for (int i = 0; i < 32; i++) {
     if (!lanes[i].in_mask) continue;
     const int source = ((const Shuffle *)lanes[i].in)->source;
-    if (source < 0 || source > 31 || !lanes[source].in_mask) fail("shfl: lane %d reads lane %d, which is not in the mask", i, source);
+    if (source < 0 || source > 31 || !lanes[source].in_mask)
+      fail("shfl: lane %d reads lane %d, which is not in the mask", i, source);
     *(uint64_t *)lanes[i].out = ((const Shuffle *)lanes[source].in)->value;
   }
 }

@@ -1,4 +1,4 @@
-// Fibers: CUDA threads that run one at a time and change over where they wait. Registers that a function must keep go to the old stack.
+// Fibers: CUDA threads that run one at a time and change over where they wait, with the registers that a call keeps on their stack.
 #include <sys/mman.h>
 
 #include "state.h"

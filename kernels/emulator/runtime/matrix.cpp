@@ -32,7 +32,7 @@ void resolve_mma_bf16(Lane *lanes, unsigned mask) {
   }
 }
 
-// Four matrices of 8 rows of 16 bytes; lane t gives the address of row t % 8 of matrix t / 8 and gets two neighbours of each matrix.
+// Four matrices of 8 rows of 16 bytes; lane t gives the address of row t % 8 of matrix t / 8 and gets two neighbours of each.
 static void load_matrices(Lane *lanes, unsigned mask, bool transposed) {
   if (mask != ~0u) fail("ldmatrix needs the full warp");
   unsigned short matrix[4][8][8];

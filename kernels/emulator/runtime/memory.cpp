@@ -29,8 +29,13 @@ Array *array_at(uintptr_t at) {
 static uintptr_t distance(const Array &array, uintptr_t at) { return std::min(at - array.end, array.begin - at); }
 const Array *nearest_array(uintptr_t at) {
   const Array *nearest = nullptr;
-  for (const Array &array : arrays)
-    if (!nearest || distance(array, at) < distance(*nearest, at)) nearest = &array;
+  auto look = [&](const Array &array) {
+    const bool exists = array.end > array.begin;
+    if (exists && (!nearest || distance(array, at) < distance(*nearest, at))) nearest = &array;
+  };
+  for (const Array &array : arrays) look(array);
+  look(static_shared);
+  look(dynamic_shared_array);
   return nearest;
 }
 
@@ -57,25 +62,36 @@ void poison_shared() {
   }
 }
 
+struct Program { uintptr_t begin, end, data, data_end; };  // data: what can be written, shared memory among it
+
 static int note_if_own(dl_phdr_info *object, size_t, void *out) {
-  uintptr_t begin = ~0ul, end = 0;
-  const uintptr_t own = (uintptr_t)&note_if_own;
+  Program found{~0ul, 0, ~0ul, 0};
   for (int i = 0; i < object->dlpi_phnum; i++) {
     const auto &part = object->dlpi_phdr[i];
     if (part.p_type != PT_LOAD) continue;
-    begin = std::min<uintptr_t>(begin, object->dlpi_addr + part.p_vaddr);
-    end = std::max<uintptr_t>(end, object->dlpi_addr + part.p_vaddr + part.p_memsz);
+    const uintptr_t begin = object->dlpi_addr + part.p_vaddr, end = begin + part.p_memsz;
+    found.begin = std::min(found.begin, begin), found.end = std::max(found.end, end);
+    if (part.p_flags & PF_W) found.data = std::min(found.data, begin), found.data_end = std::max(found.data_end, end);
   }
-  if (own < begin || own >= end) return 0;
-  *(Program *)out = {begin, end};
+  const uintptr_t own = (uintptr_t)&note_if_own;
+  if (own < found.begin || own >= found.end) return 0;
+  *(Program *)out = found;
   return 1;
 }
-const Program &program() {
+static const Program &program() {
   static const Program own = [] {
     Program found{};
     dl_iterate_phdr(note_if_own, &found);
     return found;
   }();
   return own;
+}
+uintptr_t program_begin() { return program().begin; }
+
+bool is_constant(uintptr_t at) {
+  const Program &own = program();
+  if (at >= own.begin && at < own.end && (at < own.data || at >= own.data_end)) return true;
+  auto within = [at](const auto &variable) { return at >= (uintptr_t)&variable && at < (uintptr_t)(&variable + 1); };
+  return within(threadIdx) || within(blockIdx) || within(blockDim) || within(gridDim);
 }
 }  // namespace cuemu

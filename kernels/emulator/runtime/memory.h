@@ -1,4 +1,4 @@
-// The memory that a kernel may use: arrays that were named to it, and a block's shared memory. Beside each lies a shadow of its bytes.
+// The memory that a kernel may use: arrays that were named to it, and a block's shared memory; beside each a shadow of its bytes.
 #pragma once
 #include <vector>
 
@@ -26,6 +26,8 @@ extern Array static_shared, dynamic_shared_array;
 inline bool is_shared(const Array *array) { return array == &static_shared || array == &dynamic_shared_array; }
 Array *array_at(uintptr_t at);                     // null: no array has it
 const Array *nearest_array(uintptr_t at);          // null: there are none
+bool is_constant(uintptr_t at);                    // the compiled kernel's constants, threadIdx and its like
+uintptr_t program_begin();                         // where the compiled kernel lies in memory
 
 constexpr size_t MOST_SHARED_BYTES = 232448, MOST_STATIC_SHARED_BYTES = 49152;
 size_t static_shared_bytes();

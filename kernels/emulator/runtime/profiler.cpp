@@ -1,5 +1,5 @@
-// What the lanes of a warp access at one place of the program is one request, if each has accessed it as often since they last met: a
-// GPU's lanes go together as well. Requests are counted once nobody can join them any more.
+// What the lanes of a warp access at one place of the program is one request, if each has accessed it as often since they last met:
+// a GPU's lanes go together as well. Requests are counted once nobody can join them any more.
 #include "profiler.h"
 
 #include <algorithm>
@@ -75,7 +75,7 @@ void count_requests() {
   }
   for (auto &[place, site] : sums) {
     memcpy(site.array, place.array->name, sizeof site.array);
-    site.offset = place.caller - program().begin;
+    site.offset = place.caller - program_begin();
     site.verb = place.verb;
     sites.push_back(site);
   }

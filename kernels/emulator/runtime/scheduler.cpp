@@ -37,10 +37,11 @@ static bool wait_at_the_same(const Thread &a, const Thread &b) {
 static void report_deadlock(size_t exited, const Thread &one, const Thread *other) {
   static const char *words[] = {"running", "waiting at a barrier", "waiting in a warp collective", "exited"};
   int n = snprintf(launch.error, sizeof launch.error, "block (%u,%u,%u) deadlock: %zu of %zu threads exited; thread %d %s at %s:%d",
-                   blockIdx.x, blockIdx.y, blockIdx.z, exited, threads.size(), one.number, words[(int)one.state], one.file, one.line);
+                   blockIdx.x, blockIdx.y, blockIdx.z, exited, threads.size(), one.number, words[(int)one.state],
+                   one.file, one.line);
   if (other)
-    snprintf(launch.error + n, sizeof launch.error - n, "; thread %d %s at %s:%d", other->number, words[(int)other->state], other->file,
-             other->line);
+    snprintf(launch.error + n, sizeof launch.error - n, "; thread %d %s at %s:%d", other->number, words[(int)other->state],
+             other->file, other->line);
   launch.failed = true;
 }
 

@@ -39,7 +39,7 @@ struct Launch {
 };
 extern Launch launch;
 
-// Counters that say in which order things happened. They never go back: a stamp of an earlier block or launch is never mistaken for a new one.
+// Counters that say in which order things happened. They never go back: a stamp of an earlier launch is never taken for a new one.
 struct Clock {
   unsigned block;                                  // blocks begun
   unsigned barrier;                                // block barriers passed, and blocks begun
@@ -58,10 +58,6 @@ inline bool on_own_stack(uintptr_t at) { return at >= (uintptr_t)current->stack 
 
 // scheduler.cpp
 void run_blocks(dim3 grid, dim3 block);
-
-// The program's own place in memory: code, constants, threadIdx.
-struct Program { uintptr_t begin, end; };
-const Program &program();
 }  // namespace cuemu
 
 #define CUEMU_CALLER (uintptr_t)__builtin_return_address(0)
