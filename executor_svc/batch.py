@@ -91,9 +91,15 @@ class Assembler:
             raise PlanRejected("a session keeps to LAYOUT_PAGED or to the dense layouts; this plan changes over")
 
     def _check_copies(self, plan: Plan) -> None:
+        """Copies are made at the same time: a block that two of them write would hold parts of both."""
+        num_blocks = self._slots.limits.num_blocks
         for name, ids in (("copy_src", plan.copy_src), ("copy_dst", plan.copy_dst)):
-            if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= self._slots.limits.num_blocks):
-                raise PlanRejected(f"{name} names block {int(ids.max())}; block ids are 0 to {self._slots.limits.num_blocks - 1}")
+            outside = ids[(ids < 0) | (ids >= num_blocks)]
+            if len(outside):
+                raise PlanRejected(f"{name} names block {outside[0]}; block ids are 0 to {num_blocks - 1}")
+        blocks, times = np.unique(plan.copy_dst, return_counts=True)
+        if len(twice := blocks[times > 1]):
+            raise PlanRejected(f"copy_dst names block {twice[0]} more than once; only one copy may go into a block")
 
     def _build(self, plan: Plan, rows: I32, *, kinds: I32, fed: I32, sampling: BOOL) -> tuple[Batch, Ends]:
         slots = self._slots

@@ -142,6 +142,26 @@ def test_a_plan_above_the_token_budget_is_rejected_as_a_whole(session: Session) 
         session.step(**columns)
 
 
+@pytest.mark.parametrize(
+    ("source", "destination", "words"),
+    [
+        ([1, 2], [5, 5], "copy_dst names block 5 more than once"),
+        ([1, 2, 3], [6, 7, 6], "copy_dst names block 6 more than once"),
+        ([32], [5], "copy_src names block 32; block ids are 0 to 31"),
+        ([1, 2], [5, 40], "copy_dst names block 40; block ids are 0 to 31"),
+    ],
+)
+def test_copies_that_cannot_all_be_made_are_rejected(
+    session: Session, source: list[int], destination: list[int], words: str
+) -> None:
+    with pytest.raises(PlanRejected, match=words):
+        session.apply(copy_src=source, copy_dst=destination)
+
+
+def test_one_block_may_be_copied_into_several(session: Session) -> None:
+    assert session.apply(copy_src=[1, 1], copy_dst=[5, 6]).batch.copy_dst.tolist() == [5, 6]
+
+
 def test_steady_decode_gathers_columns_once(session: Session) -> None:
     """ "Same cohort, advance": what does not change is the same object, not a copy of it."""
     session.step(**enter(0, 1, 2))
