@@ -20,7 +20,7 @@ from bench.words import find_words
 from bench.workloads import SHAPES, Request, Shape, quickened, requests_of
 from drumline import settings
 
-COMPARISONS: Final = {name: f"bench.{name}" for name in ("price", "curve", "perplexity", "gpu", "start")}
+COMPARISONS: Final = {name: f"bench.{name}" for name in settings.BENCHES}
 """Commands behind `drumline bench` with settings of their own; imported when called."""
 
 

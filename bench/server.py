@@ -17,6 +17,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.client import BenchError
+from bench.processors import cpu_s_of, machine_busy_s
 from launcher import child
 
 _SERVICES: Final = {"gateway": "gateway", "scheduler_svc": "scheduler", "executor_svc": "executor"}
@@ -75,12 +76,12 @@ class Watch:
     async def begin(self) -> None:
         """Remembers where things stand."""
         self._idle = await self._idle_so_far()
-        self._cpu_s, self._busy_s, self._began_s = cpu_by_service(self._server), _machine_busy_s(), time.monotonic()
+        self._cpu_s, self._busy_s, self._began_s = cpu_by_service(self._server), machine_busy_s(), time.monotonic()
 
     async def end(self) -> Cost:
         """What it cost since `begin`."""
         wall_s = time.monotonic() - self._began_s
-        busy_s, cpu_s = _machine_busy_s() - self._busy_s, cpu_by_service(self._server)
+        busy_s, cpu_s = machine_busy_s() - self._busy_s, cpu_by_service(self._server)
         ours = self._server.launcher_pid is not None
         return Cost(
             wall_s=wall_s,
@@ -115,21 +116,11 @@ def _processes(server: Server) -> dict[str, list[psutil.Process]]:
 
 def cpu_by_service(server: Server) -> dict[str, float]:
     """Processor seconds of each service of a server that was started here; 0 for one that was not."""
-    return {name: sum(_cpu_s(process) for process in processes) for name, processes in _processes(server).items()}
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    return {name: sum(cpu_s_of(process) for process in processes) for name, processes in _processes(server).items()}
 
 
 def _rss(processes: Sequence[psutil.Process]) -> int:
     return sum(int(process.memory_info().rss) for process in processes)
-
-
-def _machine_busy_s() -> float:
-    times = psutil.cpu_times()
-    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
 
 
 @asynccontextmanager

@@ -26,17 +26,13 @@ from pydantic_settings import BaseSettings, CliSettingsSource, EnvSettingsSource
 
 from drumline.version import SOFTWARE_VERSION
 
-SECTIONS: Final = ("gateway", "scheduler", "executor", "serve", "bench", "price", "curve", "perplexity", "gpu", "start")
+BENCHES: Final = ("price", "curve", "perplexity", "gpu", "start", "step", "fleet")
+"""Commands behind `drumline bench` with settings of their own."""
+SECTIONS: Final = ("gateway", "scheduler", "executor", "serve", "bench", *BENCHES)
 """Every table of the TOML file and every `DRUMLINE_<SECTION>_` of the environment."""
 CONFIG_ENV: Final = "DRUMLINE_CONFIG"
 _PREFIX: Final = "DRUMLINE_"
-_COMMANDS: Final = {
-    "price": "bench price",
-    "curve": "bench curve",
-    "gpu": "bench gpu",
-    "perplexity": "bench perplexity",
-    "start": "bench start",
-}
+_COMMANDS: Final = {name: f"bench {name}" for name in BENCHES}
 """Sections whose command is not their own name."""
 
 

@@ -6,10 +6,12 @@ import pytest
 
 from bench.config import BenchSettings
 from bench.curve_config import CurveSettings
+from bench.fleet_config import FleetSettings
 from bench.gpu_config import GpuSettings
 from bench.perplexity_config import PerplexitySettings
 from bench.price_config import PriceSettings
 from bench.start_config import StartSettings
+from bench.step_config import StepSettings
 from drumline.settings import SECTIONS, ServiceSettings, flag_of
 from executor_svc.config import ExecutorSettings
 from gateway.config import GatewaySettings
@@ -21,6 +23,7 @@ KINDS: dict[str, type[ServiceSettings]] = {
     "bench": BenchSettings,
     "curve": CurveSettings,
     "executor": ExecutorSettings,
+    "fleet": FleetSettings,
     "gateway": GatewaySettings,
     "gpu": GpuSettings,
     "perplexity": PerplexitySettings,
@@ -28,6 +31,7 @@ KINDS: dict[str, type[ServiceSettings]] = {
     "scheduler": SchedulerSettings,
     "serve": ServeSettings,
     "start": StartSettings,
+    "step": StepSettings,
 }
 
 
