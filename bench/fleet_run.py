@@ -110,7 +110,7 @@ async def _until_all_decode(reader: TokenReader, reading: "asyncio.Task[None]") 
         if reading in done:
             reading.result()
         if began not in done:
-            raise BenchError(f"not all rows decoded after {_FILL_S:g} s")
+            raise BenchError(f"{reader.num_began} of its rows decoded after {_FILL_S:g} s, not all")
     finally:
         began.cancel()
 

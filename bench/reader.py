@@ -39,6 +39,11 @@ class TokenReader:
         self._max_tokens = max_tokens
         self._waits = np.ones(num_rows, np.bool_)
 
+    @property
+    def num_began(self) -> int:
+        """Sequences that have had a token."""
+        return int(self._num_rows - self._waits.sum())
+
     async def submit(self) -> None:
         """Asks for all sequences, handles 1, 2, ...; none ends before `max_tokens`."""
         for first in range(1, self._num_rows + 1, MAX_SEQUENCES_PER_REQUEST):

@@ -106,6 +106,7 @@ class FileRecorder:
         """An executor joined; `wire` is its GetCapabilitiesResponse."""
         digest = GetCapabilitiesResponse.FromString(wire).model_digest
         self._executors[executor_id] = _Executor(address, wire, digest)
+        self._ring.num_executors = len(self._executors)
         self._put(Kind.HANDSHAKE, self._clock(), [executor_id, address, wire], len(wire) + len(address))
 
     def arrival(self, first_key: int, arrival_ns: int, default_timeout_ms: int, wire: bytes) -> None:
@@ -136,6 +137,7 @@ class FileRecorder:
     def lost(self, executor_id: int, reason: str) -> None:
         """An executor is gone."""
         self._executors.pop(executor_id, None)
+        self._ring.num_executors = max(1, len(self._executors))
         self._put(Kind.LOST, self._clock(), [executor_id, reason], len(reason))
 
     def plan(self, executor_id: int, wire: bytes) -> None:
@@ -192,7 +194,7 @@ class FileRecorder:
     def _take_snapshot(self, now_ns: int) -> None:
         rotate = self._sink is not None and self._sink.rotation_due
         frame, size = self._snapshot_frame(now_ns) if self._can_snapshot else (None, 0)
-        self._ring.begin(frame, num_bytes=size)
+        self._ring.begin(frame)
         if rotate and frame is not None and self._sink is not None:
             self._sink.rotate()
             self._sink.put(frame, num_bytes=size)

@@ -112,6 +112,30 @@ def test_the_ring_is_bounded_and_begins_with_a_snapshot(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_snapshots_do_not_come_more_often_where_there_are_more_executors(tmp_path: Path) -> None:
+    """Each is of all executors: at one rate of frames a snapshot, their cost would grow with the square of the fleet."""
+    recorder = make(None, tmp_path / "f", ring_frames=100)
+    for executor_id in range(1, 5):
+        recorder.handshake(executor_id, f"a:{executor_id}", CAPS)
+    steps(recorder, 500)
+    kinds = [frame[0] for frame in recorder._ring.frames()]
+    assert 200 <= len(kinds) <= 410
+    for executor_id in range(2, 5):
+        recorder.lost(executor_id, "gone")
+    steps(recorder, 500)
+    assert len(list(recorder._ring.frames())) <= 110
+
+
+def test_a_snapshot_larger_than_the_ring_is_not_followed_by_another_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Still, "num_bytes", 200_000)
+    recorder = make(None, tmp_path / "f", ring_frames=100, ring_bytes=100_000)
+    recorder.handshake(1, "a:1", CAPS)
+    steps(recorder, 500)
+    kinds = [frame[0] for frame in recorder._ring.frames()]
+    assert kinds.count(Kind.SNAPSHOT) == 2
+    assert len(kinds) >= 50
+
+
 def test_the_ring_of_a_short_session_holds_all_of_it(tmp_path: Path) -> None:
     recorder = make(None, tmp_path / "f")
     recorder.handshake(1, "a:1", CAPS)
@@ -205,7 +229,7 @@ def test_a_snapshot_that_cannot_be_packed_does_not_take_the_ring_with_it(tmp_pat
     recorder._freeze = lambda: Still(TypeError("of no kind"))
     recorder.handshake(1, "a:1", CAPS)
     steps(recorder, 5)
-    recorder._ring.begin(recorder._snapshot_frame(0)[0], num_bytes=9)
+    recorder._ring.begin(recorder._snapshot_frame(0)[0])
     steps(recorder, 5)
     path = recorder.dump("it went wrong")
     assert path is not None
