@@ -27,28 +27,33 @@ class TokenReader:
 
     Attributes:
         num_tokens, num_messages: read so far; messages that bring tokens.
-        all_began: every sequence has had a token.
     """
 
     def __init__(self, call: Any, *, num_rows: int, max_tokens: int) -> None:
         self.num_tokens = 0
         self.num_messages = 0
-        self.all_began = asyncio.Event()
         self._call = call
         self._num_rows = num_rows
         self._max_tokens = max_tokens
         self._waits = np.ones(num_rows, np.bool_)
+        self._some_wait = True
 
     @property
     def num_began(self) -> int:
         """Sequences that have had a token."""
         return int(self._num_rows - self._waits.sum())
 
-    async def submit(self) -> None:
-        """Asks for all sequences, handles 1, 2, ...; none ends before `max_tokens`."""
-        for first in range(1, self._num_rows + 1, MAX_SEQUENCES_PER_REQUEST):
-            handles = range(first, min(first + MAX_SEQUENCES_PER_REQUEST, self._num_rows + 1))
-            await self._call.write(sch.ServeRequest(submit=sch.Submit(sequences=[self._sequence(handle) for handle in handles])))
+    async def submit(self, *, at_once: int = 0) -> None:
+        """Asks for all sequences, handles 1, 2, ...; none ends before `max_tokens`. So many wait at once, 0 = as many as there are;
+        otherwise somebody must read meanwhile."""
+        portion = min(at_once or MAX_SEQUENCES_PER_REQUEST, MAX_SEQUENCES_PER_REQUEST)
+        for first in range(1, self._num_rows + 1, portion):
+            last = min(first + portion - 1, self._num_rows)
+            await self._call.write(
+                sch.ServeRequest(submit=sch.Submit(sequences=[self._sequence(handle) for handle in range(first, last + 1)]))
+            )
+            while at_once and self.num_began < last:  # noqa: ASYNC110 - another process admits them
+                await asyncio.sleep(0.002)
 
     async def read(self) -> None:
         """One message. Raises BenchError once a sequence was refused or has ended, or the scheduler cut this stream."""
@@ -66,7 +71,7 @@ class TokenReader:
         num_tokens = len(tokens.token_ids)
         self.num_tokens += num_tokens
         self.num_messages += bool(num_tokens)
-        if num_tokens and not self.all_began.is_set():
+        if num_tokens and self._some_wait:
             self._note(tokens)
 
     async def read_on(self) -> None:
@@ -77,8 +82,7 @@ class TokenReader:
     def _note(self, tokens: sch.StepTokens) -> None:
         handles = np.array(tokens.handles, np.int64) - 1
         self._waits[handles[np.array(tokens.num_tokens) > 0] if tokens.num_tokens else handles] = False
-        if not self._waits.any():
-            self.all_began.set()
+        self._some_wait = bool(self._waits.any())
 
     def _sequence(self, handle: int) -> sch.SequenceRequest:
         sampling = SamplingParams(max_tokens=self._max_tokens, seed=handle)

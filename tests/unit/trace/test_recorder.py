@@ -126,7 +126,9 @@ def test_snapshots_do_not_come_more_often_where_there_are_more_executors(tmp_pat
     assert len(list(recorder._ring.frames())) <= 110
 
 
-def test_a_snapshot_larger_than_the_ring_is_not_followed_by_another_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_larger_than_the_ring_is_not_followed_by_another_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Still, "num_bytes", 200_000)
     recorder = make(None, tmp_path / "f", ring_frames=100, ring_bytes=100_000)
     recorder.handshake(1, "a:1", CAPS)
