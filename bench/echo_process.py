@@ -1,8 +1,8 @@
 """The process in which fake executors live: many of them in one, each with a gRPC server and port of its own, so that a fleet's
 executors cost a small machine as little as they can. `python -m bench.echo_process` is started by `bench step` and `bench fleet`.
 
-Prints its addresses as one line. Then it reads lines: `begin` starts a window, `end` is answered with what was seen, as JSON; it ends
-when its standard input closes.
+Prints its addresses as one line. Then it reads lines: `begin` starts a window, `end` is answered with what was seen, as JSON; it
+ends when its standard input closes.
 """
 
 import argparse

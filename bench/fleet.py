@@ -1,9 +1,9 @@
 """`drumline bench fleet`: the executors that one scheduler keeps busy on this machine, and what limits their number.
 
-The plan gap of a step is the time from the end of the step before it, by the exact clock of the device that is played, to the moment
-its plan was in the executor's hands: 0 when it was there already, as with two plans in flight it should be. Idle is the sum of the gaps
-over gaps and steps: sequences do not end, so a row can always run. A fake executor that gets no processor takes a plan late, or sends
-a result late, and both make gaps longer than the scheduler alone would: how late results were is printed beside them.
+The plan gap of a step is the time from the end of the step before it, by the exact clock of the device that is played, to the
+moment its plan was in the executor's hands: 0 when it was there already, as with two plans in flight it should be. Idle is the sum
+of the gaps over gaps and steps: sequences do not end, so a row can always run. A fake executor that gets no processor takes a plan
+late, or sends a result late; both make gaps longer than the scheduler does: how late results were is printed beside them.
 """
 
 import json
@@ -87,7 +87,7 @@ def scheduler_ms(fleet: Fleet) -> float:
 
 
 def limit_of(fleet: Fleet) -> str:
-    """What had no time left: event loops that ran (and did not merely wait for a processor) all the time, the machine, or nothing."""
+    """What had no time left: event loops that ran (not merely waited) all the time, the machine, or nothing."""
     full = [name for name, usage in fleet.used.by_process.items() if usage.loop > _FULL]
     return ", ".join([*full, *(["machine"] if fleet.used.busy > _FULL else [])]) or "nothing"
 

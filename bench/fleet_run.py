@@ -36,7 +36,7 @@ class Fleet:
 
 
 async def measure(wanted: FleetSettings, *, executors: int) -> Fleet:
-    """Starts the fleet, fills it, watches it for a window. Raises BenchError: a process ended, or rows were lost or not all decoding."""
+    """Starts the fleet, fills it, watches a window. Raises BenchError: a process ended, rows were lost, or not all decode."""
     steps = math.ceil(1000 * (_FILL_S + wanted.warm_up_s + wanted.window_s) / wanted.step_ms)
     async with AsyncExitStack() as stack:
         length = steps + 2 * PROMPT_LENGTHS
@@ -103,7 +103,7 @@ async def _reading(reader: TokenReader) -> AsyncIterator["asyncio.Task[None]"]:
 
 
 async def _fill(reader: TokenReader, reading: "asyncio.Task[None]", *, at_once: int) -> None:
-    """Sequences come a few at once: placing a burst of thousands costs the scheduler far longer, which is not what is measured here."""
+    """Sequences come a few at once: placing a burst of thousands costs the scheduler far longer, and is not measured here."""
     submitting = asyncio.create_task(reader.submit(at_once=at_once))
     try:
         done, _ = await asyncio.wait({submitting, reading}, timeout=_FILL_S, return_when=asyncio.FIRST_COMPLETED)

@@ -109,7 +109,11 @@ async def greeted(port: int, *, executors: int, num_rows: int, max_tokens: int) 
 async def _until_ready(stub: Any, *, executors: int) -> None:
     try:
         async with asyncio.timeout(_READY_S):
-            while sum(one.state == "ready" for one in (await stub.GetStatus(sch.GetStatusRequest())).executors) < executors:
+            while await _num_ready(stub) < executors:  # noqa: ASYNC110 - polls another process
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise BenchError(f"not all {executors} executors were ready after {_READY_S:g} s") from None
+
+
+async def _num_ready(stub: Any) -> int:
+    return sum(one.state == "ready" for one in (await stub.GetStatus(sch.GetStatusRequest())).executors)

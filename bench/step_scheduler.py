@@ -1,6 +1,7 @@
 """The scheduler's process of `bench step`: a real one that notes its processor time at each result.
 
-`python -m bench.step_scheduler HOST:PORT ROWS` prints its port; a line on its standard input is answered with what it noted, as JSON.
+`python -m bench.step_scheduler HOST:PORT ROWS` prints its port; a line on its standard input is answered with what it noted, as
+JSON.
 """
 
 import asyncio
