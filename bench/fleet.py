@@ -19,7 +19,7 @@ from rich.table import Table
 from bench.client import BenchError
 from bench.fleet_config import FleetSettings
 from bench.fleet_run import Fleet, measure
-from bench.report import machine
+from bench.report import NOISY_SHARE, machine
 from drumline import settings
 from drumline.version import SOFTWARE_VERSION
 from launcher.door import wide_console
@@ -89,7 +89,9 @@ def scheduler_ms(fleet: Fleet) -> float:
 def limit_of(fleet: Fleet) -> str:
     """What had no time left: event loops that ran (not merely waited) all the time, the machine, or nothing."""
     full = [name for name, usage in fleet.used.by_process.items() if usage.loop > _FULL]
-    return ", ".join([*full, *(["machine"] if fleet.used.busy > _FULL else [])]) or "nothing"
+    if fleet.used.busy > _FULL:
+        full.append("machine" if fleet.used.others < NOISY_SHARE else f"machine (others took {fleet.used.others:.0%} of it)")
+    return ", ".join(full) or "nothing"
 
 
 def search(does_hold: Callable[[int], bool], *, asked: int, asked_holds: bool, most: int) -> int:

@@ -14,7 +14,7 @@ from bench.children import running
 from bench.client import BenchError
 from bench.echo import PROMPT_LENGTHS
 from bench.reader import greeted
-from bench.report import NA, machine
+from bench.report import machine
 from bench.step_config import StepSettings
 from bench.step_plot import draw
 from bench.step_scheduler import WARM_UP
@@ -31,8 +31,7 @@ class StepCost:
     """Of one number of rows, us. `p10` is an undisturbed step.
 
     Attributes:
-        wall_p50_us: from result to result. wire_us: mean time of a plan and its result between scheduler and executor.
-        idle_share: of the executor, as the scheduler counts; None = no step.
+        wall_p50_us: from result to result.
     """
 
     rows: int
@@ -42,8 +41,6 @@ class StepCost:
     cpu_p99_us: float
     cpu_mean_us: float
     wall_p50_us: float
-    wire_us: float
-    idle_share: float | None
     messages_per_step: float
 
 
@@ -102,8 +99,6 @@ def cost_of(rows: int, *, steps: int, told: Any, num_messages: int) -> StepCost:
         cpu_p99_us=float(p99),
         cpu_mean_us=float(cpu_us.mean()),
         wall_p50_us=float(np.median(wall_us)),
-        wire_us=told["wire_us"],
-        idle_share=told["idle"],
         messages_per_step=num_messages / steps,
     )
 
@@ -118,16 +113,13 @@ def table_of(costs: list[StepCost], *, title: str) -> Table:
         "p99 us",
         "mean us",
         "wall p50 us",
-        "wire mean us",
         "steps",
-        "executor idle %",
         "goal",
     ):
         table.add_column(name, justify="right")
     for cost in costs:
-        micros = (cost.cpu_p10_us, cost.cpu_p50_us, cost.cpu_p99_us, cost.cpu_mean_us, cost.wall_p50_us, cost.wire_us)
-        idle = NA if cost.idle_share is None else f"{100 * cost.idle_share:.2f}"
-        table.add_row(str(cost.rows), *(f"{value:.0f}" for value in micros), str(cost.num_steps), idle, goal_text(cost))
+        micros = (cost.cpu_p10_us, cost.cpu_p50_us, cost.cpu_p99_us, cost.cpu_mean_us, cost.wall_p50_us)
+        table.add_row(str(cost.rows), *(f"{value:.0f}" for value in micros), str(cost.num_steps), goal_text(cost))
     return table
 
 

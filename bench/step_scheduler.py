@@ -54,12 +54,10 @@ async def serve(address: str, *, rows: int) -> None:
     async with running(process):
         print(process.port, flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        accounts = process.view().executors[0].accounts
         recorder = process.recorder
         steady = steady_from(recorder.plan_bytes) if isinstance(recorder, Meter) else 0
         marks = recorder.marks[steady + WARM_UP :] if isinstance(recorder, Meter) else []
-        wire_us = accounts.wire_ns / 1e3 / max(1, accounts.num_steps)
-        print(json.dumps({"marks": marks, "idle": accounts.idle_fraction(), "wire_us": wire_us}), flush=True)
+        print(json.dumps({"marks": marks}), flush=True)
 
 
 def steady_from(plan_bytes: list[int]) -> int:

@@ -22,11 +22,13 @@ def seen(*gaps_ms: float) -> Seen:
     return Seen(array("q", [int(1e6 * gap) for gap in gaps_ms]), array("q", [0] * len(gaps_ms)), len(gaps_ms))
 
 
-def fleet(executors: int = 2, *, idle: float = 0.0, gap: float = 0.0, loop: float = 0.5, busy: float = 0.6) -> Fleet:
+def fleet(
+    executors: int = 2, *, idle: float = 0.0, gap: float = 0.0, loop: float = 0.5, busy: float = 0.6, others: float = 0.0
+) -> Fleet:
     told = dict.fromkeys(("gap_p50_ms", "late_p50_ms", "late_p99_ms"), 0.0)
     told |= {"num_steps": 1000, "idle_share": idle, "worst_idle_share": idle, "gap_p99_ms": gap}
     usage = {"scheduler": Usage(loop, loop, 0.0), "executors": Usage(0.2, 0.2, 0.0), "reader": Usage(0.1, 0.1, 0.0)}
-    return Fleet(executors, told, Used(10.0, usage, busy=busy, others=0.0), num_read=90, num_due=100)
+    return Fleet(executors, told, Used(10.0, usage, busy=busy, others=others), num_read=90, num_due=100)
 
 
 def test_idle_is_the_gaps_over_gaps_and_steps() -> None:
@@ -97,6 +99,7 @@ def test_what_was_full_is_named() -> None:
     assert limit_of(fleet()) == "nothing"
     assert limit_of(fleet(loop=0.97)) == "scheduler"
     assert limit_of(fleet(loop=0.97, busy=0.99)) == "scheduler, machine"
+    assert limit_of(fleet(busy=0.99, others=0.72)) == "machine (others took 72% of it)"
 
 
 def test_the_scheduler_s_time_is_told_by_step() -> None:
