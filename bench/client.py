@@ -124,9 +124,9 @@ async def _events(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _take(answer: Streamed, event: bytes, now: float) -> None:
-    """Books one event. The last event alone is parsed as a whole, since it has the usage."""
+    """Books one event. Only one with usage is parsed as a whole: one behind the last text, with no choices or with an empty one."""
     answer.last_s = now
-    if b'"choices":[]' in event or b'"choices": []' in event:
+    if b'"usage":{' in event or b'"usage": {' in event:
         answer.num_output_tokens = int(json.loads(event)["usage"]["completion_tokens"])
     elif b'"error"' in event[:12]:
         raise BenchError(event.decode(errors="replace"))

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from bench.client import Streamed, Target, run_all
@@ -40,10 +40,15 @@ class Measured:
 
 
 async def measure(target: Target, streams: Sequence[Sequence[Request]], *, watch: Watch) -> Measured:
-    """Runs the streams and measures. Raises BenchError."""
+    """Runs the streams over HTTP and measures. Raises BenchError."""
+    return await measured(lambda: run_all(target, streams), watch=watch)
+
+
+async def measured(run: Callable[[], Awaitable[Sequence[Streamed]]], *, watch: Watch) -> Measured:
+    """The figures of what `run` sees, however it gets its tokens: over HTTP or from within a process."""
     await watch.begin()
     cpu_before = time.process_time()
-    answers = await run_all(target, streams)
+    answers = await run()
     client_s = time.process_time() - cpu_before
     cost = await watch.end()
     began, ended = min(a.sent_s for a in answers), max(a.last_s for a in answers)

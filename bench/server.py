@@ -27,11 +27,15 @@ _STOP_S: Final = 60.0
 
 @dataclass(frozen=True)
 class Server:
-    """What is measured. `launcher_pid` and `metrics_url` (the scheduler's) are None for a server that is somebody else's."""
+    """What is measured. `launcher_pid` and `metrics_url` (the scheduler's) are None for a server that is somebody else's.
+
+    `whole`: a peer of ours; its first process and all below it count as one service, `server`.
+    """
 
     url: str
     launcher_pid: int | None = None
     metrics_url: str | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,9 @@ class Watch:
 
 
 def _processes(server: Server) -> dict[str, list[psutil.Process]]:
+    if server.whole and server.launcher_pid is not None:
+        first = psutil.Process(server.launcher_pid)
+        return {"server": [first, *first.children(recursive=True)]}
     found: dict[str, list[psutil.Process]] = {name: [] for name in _SERVICES.values()}
     if server.launcher_pid is not None:
         for process in psutil.Process(server.launcher_pid).children(recursive=True):
@@ -132,7 +139,7 @@ async def started(
     `environ` is set on top of this process's own; `log` gets what the services say. The server has a session of its own: a terminal
     that hangs up does not reach it, and the kernel ends it when this process is gone.
     """
-    metrics_port = _free_port()
+    metrics_port = free_port()
     serve = [sys.executable, "-P", "-m", "launcher", "serve", "--port", "0", "--log-level", "warning", *flags]
     command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *serve]
     env = os.environ | (environ or {}) | {"DRUMLINE_SCHEDULER_METRICS_PORT": str(metrics_port)}
@@ -165,7 +172,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         raise
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 

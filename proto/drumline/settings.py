@@ -26,7 +26,7 @@ from pydantic_settings import BaseSettings, CliSettingsSource, EnvSettingsSource
 
 from drumline.version import SOFTWARE_VERSION
 
-BENCHES: Final = ("price", "curve", "perplexity", "gpu", "start", "step", "fleet")
+BENCHES: Final = ("price", "curve", "perplexity", "gpu", "start", "step", "fleet", "peers")
 """Commands behind `drumline bench` with settings of their own."""
 SECTIONS: Final = ("gateway", "scheduler", "executor", "serve", "bench", *BENCHES)
 """Every table of the TOML file and every `DRUMLINE_<SECTION>_` of the environment."""

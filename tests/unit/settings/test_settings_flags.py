@@ -8,6 +8,7 @@ from bench.config import BenchSettings
 from bench.curve_config import CurveSettings
 from bench.fleet_config import FleetSettings
 from bench.gpu_config import GpuSettings
+from bench.peers_config import PeersSettings
 from bench.perplexity_config import PerplexitySettings
 from bench.price_config import PriceSettings
 from bench.start_config import StartSettings
@@ -26,6 +27,7 @@ KINDS: dict[str, type[ServiceSettings]] = {
     "fleet": FleetSettings,
     "gateway": GatewaySettings,
     "gpu": GpuSettings,
+    "peers": PeersSettings,
     "perplexity": PerplexitySettings,
     "price": PriceSettings,
     "scheduler": SchedulerSettings,
