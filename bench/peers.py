@@ -70,9 +70,9 @@ async def compare(wanted: PeersSettings, peers: Sequence[Peer], shapes: Sequence
         sites = await _sites(wanted, peers, venvs=venvs, logs=Path(folder), results=results, progress=progress)
         present = [peer for peer in peers if peer.name in sites]
         async with Stage(present, sites, flags=flags, seed=wanted.seed) as stage:
-            target = await _begin(stage, seed=wanted.seed)
+            url, model = await _begin(stage, seed=wanted.seed)
             if wanted.perplexity:
-                windows = await windows_of(*target, most=wanted.num_windows)
+                windows = await windows_of(url, model=model, most=wanted.num_windows)
                 await _perplexities(stage, present, sites, windows, results, progress)
             await Turns(stage, results, wanted, progress).play([DRUMLINE, *(peer.name for peer in present)], shapes)
     return results
