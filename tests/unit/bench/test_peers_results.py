@@ -4,7 +4,7 @@ import pytest
 
 from bench.client import BenchError
 from bench.measure import Measured
-from bench.peers_report import BEGIN, END, COLUMNS, markdown_of, notes_of, placed, quality_rows, rows_of
+from bench.peers_report import BEGIN, COLUMNS, END, markdown_of, notes_of, placed, quality_rows, rows_of
 from bench.peers_results import DRUMLINE, Results, Run, Standing
 from bench.workloads import SHAPES
 
