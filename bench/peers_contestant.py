@@ -103,7 +103,6 @@ async def spawned(
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     tree = tree_of(process.pid)
-    resume(process.pid)
     if process.returncode is None:
         process.terminate()
         with contextlib.suppress(TimeoutError):

@@ -86,7 +86,9 @@ class Stage:
             resume(server.launcher_pid)
 
     async def close(self, name: str) -> None:
-        """Ends it, if it stands."""
+        """Ends it, if it stands; one that is suspended could not end by itself."""
+        if name in self._standing:
+            self._wake(name)
         self._standing.pop(name, None)
         if stack := self._stacks.pop(name, None):
             await stack.aclose()
