@@ -133,6 +133,7 @@ async def _perplexities(
     task = progress.add_task("perplexity of float32", total=len(peers) + 2)
     async with drumline(sites[DRUMLINE], ["--precision", "f32"]) as reference:
         results.reference = await perplexity_of(reference, windows)
+    progress.console.print(f"perplexity float32: {results.reference:.3f}", highlight=False)
     progress.advance(task)
     for name, peer in {DRUMLINE: None, **{peer.name: peer for peer in peers}}.items():
         progress.update(task, description=f"perplexity of {name}")
@@ -143,6 +144,7 @@ async def _perplexities(
             else:
                 found = await perplexity_of(await stage.at_work(name), windows)
             results.standings[name] = Standing(name, old.weights, old.in_process, found)
+            progress.console.print(f"perplexity {name}: {found:.3f}", highlight=False)
         except FAILURES as error:
             results.standings[name] = Standing(name, old.weights, old.in_process, None, why(error))
             await stage.close(name)

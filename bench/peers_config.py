@@ -37,7 +37,9 @@ class PeersSettings(ServiceSettings):
     seed: int = Field(default=0, ge=0, description="Draws lengths and words. Repetitions differ in words, never in lengths.")
     model: str = Field(default="", description="GGUF file, for everybody; none = SmolLM2-135M-Instruct.")
     perplexity: bool = Field(default=True, description="Measure everybody's perplexity too: a peer that is 1 % off does not count.")
-    num_windows: int = Field(default=8, ge=1, description="Windows of 512 tokens of the fixed text that perplexity is taken from.")
+    num_windows: int = Field(
+        default=16, ge=1, le=16, description="Windows of 512 tokens of the fixed text, for perplexity; 16 = all of it."
+    )
     run_timeout_s: float = Field(default=600, gt=0, description="A server whose run takes longer is left out of that workload.")
     venvs: Path | None = Field(default=None, description="Folder of the peers' virtual environments; none = in your cache folder.")
     quick: bool = Field(

@@ -1,5 +1,7 @@
 """Which peer is the best one, ratios of runs that stood beside each other, and the tables made of them."""
 
+from pathlib import Path
+
 import pytest
 
 from bench.client import BenchError
@@ -103,3 +105,8 @@ def test_a_page_without_the_marks_is_never_overwritten(tmp_path, text):
     file.write_text(text)
     with pytest.raises(BenchError, match="lacks the marks"):
         placed("table\n", file)
+
+
+def test_the_performance_page_has_a_place_for_the_tables():
+    page = Path(__file__).resolve().parents[3] / "docs" / "performance.md"
+    assert "here they are" in placed("here they are\n", page)
