@@ -1,8 +1,8 @@
 """Who stands and who works: servers are started when their turn comes, and only one has the processor at a time.
 
 Peers that wait their turn are suspended (SIGSTOP), because some of them wait by spinning, and starting each afresh for each run
-would take longer than the runs. Drumline is not: to its heartbeats a suspension is a failure, and idle it uses next to nothing.
-What an idle server uses all the same is in the column of the others.
+would take longer than the runs. Drumline is not: to its heartbeats a suspension could be a failure. What it uses while it idles
+is in the column of the others.
 """
 
 import asyncio
