@@ -62,7 +62,7 @@ def write_folder(model: Path, folder: Path, *, dtype: str) -> None:
     (folder / "tokenizer.json").write_bytes(text.tokenizer_json)
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
     kind = {"bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
-    weights = {name: opened.source.load(name).to(kind) for name in opened.source.shapes()}
+    weights = {name: torch.from_numpy(opened.source.load(name)).to(kind) for name in opened.source.shapes()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 

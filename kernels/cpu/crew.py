@@ -153,12 +153,18 @@ def together(board: I64, most: int, function: Callable[..., None], args: tuple[A
 
 
 @jit
+def _has_room(board: I64, posting: int, last: int) -> bool:
+    """Whether a helper whose last posting had the generation `last` may join this one."""
+    return posting // _GENERATION != last and posting & _OPEN != 0 and posting % _OPEN < load(board, _MOST)
+
+
+@jit
 def _help(board: I64, allowed_mask: I64) -> None:
     """A helper's life, from one posting to the next."""
     spins, last, scratch = 0, 0, np.empty_like(allowed_mask)
     while not load(board, _STOP):
         posting = load(board, _POSTING)
-        if posting // _GENERATION != last and posting & _OPEN and posting % _OPEN < load(board, _MOST):
+        if _has_room(board, posting, last):
             if replace(board, _POSTING, posting, posting + 1):
                 spins, last = 0, posting // _GENERATION
                 if processor() == load(board, _PROCESSOR) != UNKNOWN:
@@ -180,11 +186,10 @@ def _wake_all(board: I64) -> None:
 
 @jit
 def _sleep(board: I64, last: int) -> None:
-    """Until something is posted that a helper has not seen."""
+    """Until something else is posted, unless there is something to do already."""
     posts = load(board, _POSTS)
     fetch_add(board, _SLEEPERS, 1)
-    posting = load(board, _POSTING)
-    if not load(board, _STOP) and (posting // _GENERATION == last or not posting & _OPEN):
+    if not load(board, _STOP) and not _has_room(board, load(board, _POSTING), last):
         sleep_while(board, _POSTS, posts)
     fetch_add(board, _SLEEPERS, -1)
 
