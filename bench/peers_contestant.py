@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -29,7 +30,7 @@ class Site:
 
     Attributes:
         python: the interpreter of its virtual environment.
-        model: the GGUF file. scratch: a folder for copies of it, gone when the command ends.
+        model: the GGUF file. scratch: a folder for copies of it, which stays.
         log: gets what it says.
     """
 
@@ -82,7 +83,7 @@ class Peer:
 async def spawned(
     command: Sequence[str], *, log: Path, environ: Mapping[str, str] | None = None, piped: bool = False
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process that ends with the context, and with this process whatever becomes of it; so do its children."""
+    """A process that ends with the context, and its group with it. When this process is killed, it ends too; its group may not."""
     pipe = asyncio.subprocess.PIPE
     with log.open("ab") as said:
         process = await asyncio.create_subprocess_exec(
@@ -102,14 +103,13 @@ async def spawned(
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    tree = tree_of(process.pid)
-    if process.returncode is None:
-        process.terminate()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _STOP_S)
-    for one in tree:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
+    try:
+        if process.returncode is None:
+            process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _STOP_S)
+    finally:
+        _signal(process.pid, signal.SIGKILL)
     await process.wait()
 
 
@@ -124,16 +124,21 @@ def tree_of(pid: int) -> list[psutil.Process]:
 
 def suspend(pid: int) -> None:
     """Takes the processor away from it and all below it, until `resume`: a peer that waits by spinning disturbs nobody."""
-    for one in tree_of(pid):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.suspend()
+    _signal(pid, signal.SIGSTOP)
 
 
 def resume(pid: int) -> None:
-    """Gives it back, children first."""
-    for one in reversed(tree_of(pid)):
+    """Gives it back."""
+    _signal(pid, signal.SIGCONT)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    """To a process, all below it, and its group: what lost its parent is still in that."""
+    for one in tree_of(pid):
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.resume()
+            one.send_signal(number)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
 
 
 def ended(process: asyncio.subprocess.Process, log: Path) -> BenchError:

@@ -30,7 +30,7 @@ async def _tool(site: Site, name: str) -> str:
 
 
 def _threads() -> list[str]:
-    cores = str(os.cpu_count() or 1)
+    cores = str(len(os.sched_getaffinity(0)))
     return ["-t", cores, "-tb", cores]
 
 

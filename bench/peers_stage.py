@@ -16,12 +16,12 @@ from bench.client import BenchError
 from bench.peers_contestant import Contestant, Peer, Site, resume, suspend
 from bench.peers_http import drumline
 from bench.peers_results import DRUMLINE
-from bench.workloads import SHAPES, Request, quickened, requests_of
+from bench.workloads import SHAPES, quickened, requests_of
 
 _SETTLE_S: Final = 0.5
 """Timers of a suspended server that have run out meanwhile are dealt with."""
 FAILURES: Final = (BenchError, httpx.HTTPError, OSError, TimeoutError, asyncio.IncompleteReadError, ValueError, KeyError)
-"""What a server that does not do as asked looks like from here."""
+"""What ends the whole command in words. Whatever else a single peer raises is told in its row, for the others' sake."""
 
 
 class DidNotStart(BenchError):
@@ -64,15 +64,16 @@ class Stage:
         opened = drumline(site, self._flags) if name == DRUMLINE else self._peers[name].standing(site)
         try:
             self._standing[name] = await stack.enter_async_context(opened)
-            await self._standing[name].run(self._warm_up())
-        except FAILURES as error:
+            await self.warm_up(name)
+        except Exception as error:
             await self.close(name)
             raise DidNotStart(f"it did not start: {why(error)}") from error
         return self._standing[name]
 
-    def _warm_up(self) -> list[list[Request]]:
-        # nothing that counts should compile kernels or touch pages first
-        return requests_of(quickened(SHAPES["W2"]), self.words, seed=self._seed, repetition=-1) if self.words else []
+    async def warm_up(self, name: str) -> None:
+        """Nothing that counts should compile kernels or touch pages first. Does nothing before `words` are known."""
+        if self.words:
+            await self._standing[name].run(requests_of(quickened(SHAPES["W2"]), self.words, seed=self._seed, repetition=-1))
 
     def rest(self, name: str) -> None:
         """Its turn is over."""

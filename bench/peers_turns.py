@@ -14,7 +14,7 @@ from bench.order import rotated
 from bench.peers_config import PeersSettings
 from bench.peers_contestant import Contestant
 from bench.peers_results import DRUMLINE, Results, Run
-from bench.peers_stage import FAILURES, DidNotStart, Stage, why
+from bench.peers_stage import DidNotStart, Stage, why
 from bench.scrape import Samples, scrape
 from bench.server import Watch
 from bench.workloads import Shape, requests_of
@@ -60,7 +60,7 @@ class Turns:
                         except DidNotStart as error:
                             self._results.failures[name, ""] = why(error)
                             out.add(name)
-                        except FAILURES as error:
+                        except Exception as error:
                             for shape in group:
                                 self._results.failures[name, shape.name] = self._told(error)
                             failed.add(name)

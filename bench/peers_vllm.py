@@ -74,7 +74,8 @@ def _environ(site: Site) -> dict[str, str]:
         "VLLM_CPU_KVCACHE_SPACE": "4",
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        "OMP_NUM_THREADS": str(os.cpu_count() or 1),
+        # it would keep one processor for itself: half of a machine of two
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
         "LD_PRELOAD": ":".join(library for library in libraries if library),
     }
 

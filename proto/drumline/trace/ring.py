@@ -22,6 +22,7 @@ class Ring:
 
     def __init__(self, *, max_frames: int = DEFAULT_FRAMES, max_bytes: int = DEFAULT_BYTES) -> None:
         self.num_executors = 1
+        self._most_executors = 1
         self._max_frames = max(max_frames // 2, 1)
         self._max_bytes = max_bytes // 2
         self._old: list[RawFrame] = []
@@ -39,10 +40,13 @@ class Ring:
         self._old = self._new
         self._new = [] if snapshot is None else [snapshot]
         self._new_bytes = 0
+        self._most_executors = self.num_executors
 
     def put(self, frame: RawFrame, *, num_bytes: int) -> None:
-        """Keeps a frame of about `num_bytes`. Bounds hold although nobody calls `begin`: a flood of inputs between steps is cut."""
-        if len(self._new) >= 4 * self._max_frames * self.num_executors or self._new_bytes >= 2 * self._max_bytes:
+        """Keeps a frame of about `num_bytes`. Bounds hold although nobody calls `begin`: a flood of inputs between steps is cut.
+        Not so the steps of executors that were lost, which `begin` with a snapshot ends at the next tick."""
+        self._most_executors = max(self._most_executors, self.num_executors)
+        if len(self._new) >= 4 * self._max_frames * self._most_executors or self._new_bytes >= 2 * self._max_bytes:
             self.begin(None)
         self._new.append(frame)
         self._new_bytes += num_bytes

@@ -117,7 +117,11 @@ async def test_a_disturbed_run_is_repeated_with_another_text_and_the_quietest_co
 @pytest.mark.parametrize(("trouble", "why"), [("run", "got 3"), ("slow", "longer than 0.05 s")])
 async def test_a_server_that_fails_is_left_out_of_that_workload_alone(monkeypatch, trouble, why):
     house = House(bad=trouble)
-    monkeypatch.setattr(Stage, "_warm_up", lambda self: [])
+
+    async def cold(self, name):
+        """The house is bad from its first request on."""
+
+    monkeypatch.setattr(Stage, "warm_up", cold)
     results = await play(house, monkeypatch, house.peer("bad"), house.peer("good"), repetitions=2, run_timeout_s=0.05)
     assert {(server, name) for server, name in results.failures} == {("bad", shape.name) for shape in SHAPES_SMALL}
     assert all(why in told for told in results.failures.values())

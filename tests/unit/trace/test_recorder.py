@@ -126,6 +126,22 @@ def test_snapshots_do_not_come_more_often_where_there_are_more_executors(tmp_pat
     assert len(list(recorder._ring.frames())) <= 110
 
 
+def test_losing_most_of_a_fleet_does_not_cut_the_ring_before_its_next_snapshot(tmp_path: Path) -> None:
+    """What was dumped right after would have begun with frames that no snapshot explains."""
+    recorder = make(None, tmp_path / "f", ring_frames=100)
+    for executor_id in range(16):
+        recorder.handshake(executor_id, f"a:{executor_id}", CAPS)
+    steps(recorder, 1)
+    for step in range(700):
+        recorder.result(step % 16, b"")
+    for executor_id in range(1, 16):
+        recorder.lost(executor_id, "gone")
+    kinds = [frame[0] for frame in recorder._ring._new]
+    assert kinds.count(Kind.RESULT) >= 700
+    steps(recorder, 1)
+    assert [frame[0] for frame in recorder._ring._new].count(Kind.SNAPSHOT) == 1
+
+
 def test_a_snapshot_larger_than_the_ring_is_not_followed_by_another_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
