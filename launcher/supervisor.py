@@ -103,12 +103,22 @@ class Supervisor:
         """Starts all, says so, then keeps all running; returns when one cannot be kept."""
         for stage in self._stages:
             await _all(child.bind(self.addresses()) for child in stage)
-        await _all(child.ready() for child in self.children)
-        await self._on_ready(self.addresses())
-        return await _first(self._keep(child) for child in self.children)
+        ready = [asyncio.Event() for _ in self.children]
+        keeping = [self._keep(child, event) for child, event in zip(self.children, ready, strict=True)]
+        return await _first([self._say_so(ready), *keeping])
 
-    async def _keep(self, child: Child) -> int:
-        """Restarts one child whenever it ends; returns 1 when it flaps."""
+    async def _say_so(self, ready: list[asyncio.Event]) -> int:
+        """Once all have been ready; then it is never done."""
+        for event in ready:
+            await event.wait()
+        await self._on_ready(self.addresses())
+        never: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        return await never
+
+    async def _keep(self, child: Child, ready: asyncio.Event) -> int:
+        """Restarts one child whenever it ends after it was ready once; returns 1 when it flaps. Raises StartFailed before that."""
+        await child.ready()
+        ready.set()
         backoff = self._new_backoff()
         ready_at = time.monotonic()
         while True:

@@ -114,7 +114,7 @@ class CpuBackend:
         """See `Backend`."""
         if self._cache is None:
             raise RuntimeError("the backend is closed")
-        set_num_threads(self._num_threads)  # numba keeps it per thread, and the worker's is not the one that made us
+        set_num_threads(self._num_threads)  # kept per thread, and the worker's is not the one that made us
         started_ns = time.perf_counter_ns()
         self._cache.copy(batch.copy_src, destination=batch.copy_dst)
         if not len(batch.token_ids):

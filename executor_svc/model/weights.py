@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from executor_svc.model.precision import Precision
 from executor_svc.model.source import TensorSource, check_tensors
 from kernels.group_weights import GroupWeights, side_by_side
 from kernels.layout import F32
+
+LAYERS_AT_ONCE: Final = 4
+"""Layers that are made at the same time at most: each needs memory for its tensors before and after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ def load_weights(
     Integers are reordered on `num_threads`; layers in floats are made one after the other, for each new shape is probed.
     """
     check_tensors(source.shapes(), need=expected_tensors(config))
-    with ThreadPoolExecutor(num_threads if precision.make_groups is not None else 1) as pool:
+    with ThreadPoolExecutor(min(num_threads, LAYERS_AT_ONCE) if precision.make_groups is not None else 1) as pool:
         embedded = pool.submit(source.load, "model.embed_tokens.weight")
         make_layer = partial(_load_layer, source, config=config, precision=precision)
         layers = tuple(pool.map(make_layer, range(config.num_layers)))

@@ -8,10 +8,11 @@ lasts until the scheduler of the system runs the one that is missing: 14 ms beca
 One posting at a time: a second caller finds the crew busy and works alone.
 
 What is posted is a function whose threads share the work by `team.take`, so that it is right with any number of them. It must not
-raise once it has taken an item.
+raise once it has taken an item that others wait for.
 """
 
 import atexit
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from kernels.cpu.jit import inlined, intrinsic, jit
 from kernels.cpu.lanes import pointer
 from kernels.cpu.placement import UNKNOWN, allowed, avoid, processor
 from kernels.layout import I64
+
+log = logging.getLogger(__name__)
 
 SPINS: Final = 10_000
 """Rounds in which a helper looks for the next posting, some 0.25 ms, before it sleeps: the gap between two kernels of a step."""
@@ -79,7 +82,7 @@ def _at(context: Any, builder: Any, signature: Any, board: Any, index: int) -> A
 
 def _entry(context: Any, module: Any, compiled: Any, frame: Any) -> Any:
     """A C function that calls `compiled` with the arguments at an address, and says whether that raised."""
-    function = ir.Function(module, ir.FunctionType(_WORD, [_WORD]), f"crew.{compiled.fndesc.mangled_name}")
+    function = ir.Function(module, ir.FunctionType(_WORD, [_WORD]), module.get_unique_name(f"crew.{compiled.fndesc.mangled_name}"))
     function.linkage = "internal"
     builder = ir.IRBuilder(function.append_basic_block())
     packed = builder.load(builder.inttoptr(function.args[0], frame))
@@ -137,7 +140,8 @@ def _close(board: I64) -> bool:
 
 @inlined
 def together(board: I64, most: int, function: Callable[..., None], args: tuple[Any, ...]) -> None:
-    """function(*args), on this thread and on up to `most` helpers that have the time. Called by compiled code.
+    """function(*args), on this thread and on up to `most` helpers that have the time. Called by compiled code, with arrays that its
+    own caller keeps: helpers get them without a reference.
 
     Raises:
         MemoryError: the function raised on one of the threads. (Nothing else is expected of a kernel whose arguments were checked.)
@@ -165,10 +169,11 @@ def _help(board: I64, allowed_mask: I64) -> None:
     while not load(board, _STOP):
         posting = load(board, _POSTING)
         if _has_room(board, posting, last):
+            # Not behind the door: where it moves to it may have to wait for its turn, and then the caller would wait for it.
+            if processor() == load(board, _PROCESSOR) != UNKNOWN:
+                avoid(load(board, _PROCESSOR), allowed_mask, scratch)
             if replace(board, _POSTING, posting, posting + 1):
                 spins, last = 0, posting // _GENERATION
-                if processor() == load(board, _PROCESSOR) != UNKNOWN:
-                    avoid(load(board, _PROCESSOR), allowed_mask, scratch)
                 _work(board)
                 fetch_add(board, _POSTING, -1)
         elif spins < SPINS:
@@ -176,6 +181,7 @@ def _help(board: I64, allowed_mask: I64) -> None:
             pause()
         else:
             _sleep(board, last)
+            spins = 0
 
 
 @jit
@@ -203,12 +209,19 @@ class Crew:
         self._starting = threading.Lock()
 
     def at_least(self, num_helpers: int) -> None:
-        """Starts those that are missing."""
+        """Starts those that are missing. With fewer than that, where the system gives no more, everything goes on more slowly."""
         with self._starting:
+            if num_helpers and not self._threads:
+                _help(np.ones_like(self.board), allowed())  # compiled here, not by a thread that the process may end under
             while len(self._threads) < num_helpers:
                 name = f"kernel-helper-{len(self._threads)}"
-                self._threads.append(threading.Thread(target=_help, args=(self.board, allowed()), name=name, daemon=True))
-                self._threads[-1].start()
+                thread = threading.Thread(target=_help, args=(self.board, allowed()), name=name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    log.warning("kernels go on with %d helpers instead of %d: %s", len(self._threads), num_helpers, error)
+                    return
+                self._threads.append(thread)
 
     def end(self) -> None:
         """Joins them: compiled code must not run while the interpreter takes itself apart."""
@@ -218,21 +231,26 @@ class Crew:
             thread.join(1)
 
 
-_crew = Crew()
+_crew: Final = Crew()
 _calling_thread = threading.local()
 atexit.register(_crew.end)
 
 
+def _num_processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def set_num_threads(count: int) -> None:
-    """How many threads the kernels called from this thread use, itself included; 1 or more."""
+    """How many threads the kernels called from this thread use, itself included; 1 or more. There are never more than processors:
+    a helper without one would be waited for."""
     _calling_thread.count = max(1, count)
-    _crew.at_least(_calling_thread.count - 1)
+    _crew.at_least(min(count, _num_processors()) - 1)
 
 
 def num_threads() -> int:
     """What `set_num_threads` said, or as many as there are processors for this process."""
     if not hasattr(_calling_thread, "count"):
-        set_num_threads(len(os.sched_getaffinity(0)))
+        set_num_threads(_num_processors())
     count: int = _calling_thread.count
     return count
 

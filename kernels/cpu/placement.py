@@ -57,5 +57,6 @@ def avoid(other: int, allowed_mask: I64, scratch: I64) -> None:
     """Moves this thread to an allowed processor that is not `other`, if there is one. `scratch`: i64 [16]."""
     for word in range(_MASK_WORDS):
         scratch[word] = allowed_mask[word]
-    scratch[other // 64] &= ~(np.int64(1) << np.int64(other % 64))
-    _use(scratch)
+    if other < 64 * _MASK_WORDS:
+        scratch[other // 64] &= ~(np.int64(1) << np.int64(other % 64))
+        _use(scratch)

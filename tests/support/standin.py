@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--fail-start", type=int, default=0, help="end with this status before getting ready")
     parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
     parser.add_argument("--short-lived", action="store_true", help="end right after getting ready")
+    parser.add_argument("--dies-once", action="store_true", help="the same, but for the first one with its name")
     given = parser.parse_args()
 
     def note(event: str) -> None:
@@ -46,7 +47,7 @@ def main() -> int:
         print("some chatter first", flush=True)
         print(f"READY {given.name} 127.0.0.1:{server.getsockname()[1]}", flush=True)
         print("x" * 200_000, flush=True)  # a pipe that nobody reads would block here
-        if given.short_lived:
+        if given.short_lived or (given.dies_once and given.log.read_text().count(f"{given.name} ready") == 1):
             return 3
         while not stop.wait(0.05):
             pass

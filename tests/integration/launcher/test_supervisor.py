@@ -154,6 +154,16 @@ async def test_a_bound_service_that_then_fails_ends_it_all_with_its_status(tmp_p
     assert events(log, "ended") == events(log, "ready")
 
 
+async def test_a_service_that_dies_while_another_loads_is_started_anew(tmp_path: Path) -> None:
+    """Nobody watched it: the API of a gateway that was gone was waited for, for ten minutes."""
+    log = tmp_path / "log"
+    run = Run([[standin("executor", log, "--bound-s", "5")], [standin("gateway", log, "--dies-once")]])
+    await until(lambda: events(log, "ready").count("gateway") == 2)
+    assert "executor" not in events(log, "ready")
+    await run.until_ready()
+    assert await run.stop() == 0
+
+
 async def test_a_bound_service_that_stays_silent_is_a_failed_start(tmp_path: Path) -> None:
     run = Run([[standin("slow", tmp_path / "log", "--bound-s", "30", ready_timeout_s=2.0)]])
     assert await asyncio.wait_for(run.task, 20) == 1
