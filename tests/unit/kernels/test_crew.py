@@ -20,14 +20,15 @@ from kernels.group_weights import pack, rounded
 
 @jit
 def _count(team, members, values, work):
-    """Adds 1 to each value, and takes its time about it."""
+    """Adds 1 to each value, and takes its time about it: numbers that the compiler cannot know."""
     fetch_add(members, 0, 1)
     i = take(team, 0)
     while i < values.shape[0]:
-        x = 1.0
+        x = float(i)
         for _ in range(work):
-            x = x * 0.5 + 0.5
-        values[i] += x
+            x = x * 0.5 + 1.0
+        if x >= 0:
+            values[i] += 1
         i = take(team, 0)
 
 
@@ -59,7 +60,7 @@ def helped(board, most):
     """Whether a helper comes before long: where others keep the processors busy, one may be late for many postings."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
-        if run(board, most, size=400, work=100_000)[0] > 1:
+        if run(board, most, size=200, work=20_000)[0] > 1:
             return True
     return False
 
@@ -93,8 +94,8 @@ def test_nobody_waits_for_a_helper_that_does_not_come():
 
 def test_no_more_helpers_come_than_the_caller_wants(three_threads):
     board, _ = helpers(worth_it=True)
-    assert max(run(board, 1, size=200, work=50_000)[0] for _ in range(20)) <= 2
-    assert run(board, 0, size=200, work=50_000)[0] == 1
+    assert max(run(board, 1, size=200, work=20_000)[0] for _ in range(20)) <= 2
+    assert run(board, 0, size=200, work=20_000)[0] == 1
     assert helpers(worth_it=False)[1] == 0
 
 
