@@ -15,7 +15,7 @@ from bench import report
 from bench.client import BenchError, Target
 from bench.config import BenchSettings
 from bench.measure import Measured, measure
-from bench.server import Server, Watch, started
+from bench.server import Server, Watch, handed_on, started
 from bench.words import find_words
 from bench.workloads import SHAPES, Request, Shape, quickened, requests_of
 from drumline import settings
@@ -30,8 +30,8 @@ def main(argv: list[str] | None = None) -> int:
     if given and given[0] in COMPARISONS:
         status: int = importlib.import_module(COMPARISONS[given[0]]).main(given[1:])
         return status
-    flags = given[given.index("--") + 1 :] if "--" in given else []
-    wanted = settings.load(BenchSettings, section="bench", argv=given[: given.index("--")] if "--" in given else given)
+    own, flags = handed_on(given)
+    wanted = settings.load(BenchSettings, section="bench", argv=own)
     errors = Console(stderr=True)
     try:
         results = asyncio.run(_run(wanted, flags))

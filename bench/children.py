@@ -47,11 +47,6 @@ class Child:
         self.say(line)
         return json.loads(await self.line())
 
-    def close_input(self) -> None:
-        """Tells a process that listens to its standard input to end."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-
 
 @asynccontextmanager
 async def running(module: str, *arguments: str) -> AsyncIterator[Child]:

@@ -25,6 +25,7 @@ from bench.peers_stage import FAILURES, Stage, why
 from bench.peers_turns import Turns
 from bench.peers_vllm import VLLM
 from bench.perplexity_config import TEXT
+from bench.server import handed_on
 from bench.words import find_words
 from bench.workloads import SHAPES, Shape, quickened
 from drumline import settings
@@ -36,8 +37,8 @@ PEERS: Final = {peer.name: peer for peer in (OPENVINO, OPENVINO_Q8, VLLM, *LLAMA
 
 def main(argv: list[str]) -> int:
     """0 = measured and printed, though peers may have failed, which the notes say; 1 = nothing to compare; 2 = wrong settings."""
-    flags = argv[argv.index("--") + 1 :] if "--" in argv else []
-    wanted = settings.load(PeersSettings, section="peers", argv=argv[: argv.index("--")] if "--" in argv else argv)
+    own, flags = handed_on(argv)
+    wanted = settings.load(PeersSettings, section="peers", argv=own)
     errors = Console(stderr=True)
     shapes = [quickened(SHAPES[name]) if wanted.quick else SHAPES[name] for name in wanted.workload]
     try:

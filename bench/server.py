@@ -25,6 +25,13 @@ _SERVICES: Final = {"gateway": "gateway", "scheduler_svc": "scheduler", "executo
 _STOP_S: Final = 60.0
 
 
+def handed_on(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(our own arguments, those behind --, which are for `drumline serve`)."""
+    words = list(argv)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
 @dataclass(frozen=True)
 class Server:
     """What is measured. `launcher_pid` and `metrics_url` (the scheduler's) are None for a server that is somebody else's.

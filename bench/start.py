@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.client import BenchError
-from bench.server import Server, cpu_by_service, started
+from bench.server import Server, cpu_by_service, handed_on, started
 from bench.start_config import StartSettings
 from drumline import settings
 
@@ -31,8 +31,8 @@ class Start:
 def main(argv: Sequence[str]) -> int:
     """Starts the server again and again and prints the table; 1 = a start failed."""
     given = list(argv)
-    flags = given[given.index("--") + 1 :] if "--" in given else []
-    wanted = settings.load(StartSettings, section="start", argv=given[: given.index("--")] if "--" in given else given)
+    own, flags = handed_on(given)
+    wanted = settings.load(StartSettings, section="start", argv=own)
     try:
         # The first one compiles kernels if need be, and reads files into memory: not counted.
         starts = [asyncio.run(measured(flags)) for _ in range(wanted.repetitions + 1)][1:]
