@@ -16,7 +16,7 @@ from scheduler_svc.core.dense_room import rows_side_by_side
 from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.paged import MAX_CONSIDERED, PagedAdmission
-from scheduler_svc.core.policy import NOTHING, Promise, Router
+from scheduler_svc.core.policy import Room, Router
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.types import Advance, Layout, Limits
 
@@ -42,13 +42,21 @@ class BucketedAdmission:
         """See `AdmissionPolicy`."""
         return 1
 
-    def has_room(self, seq: Sequence, books: ExecutorBooks, promise: Promise = NOTHING) -> bool:
+    def room(self, books: ExecutorBooks) -> Room:
         """See `AdmissionPolicy`."""
-        return self._memory.has_room(seq, books, promise)
+        return self._memory.room(books)
+
+    def fits(self, seq: Sequence, room: Room, *, hits: list[int]) -> bool:
+        """See `AdmissionPolicy`."""
+        return self._memory.fits(seq, room, hits=hits)
 
     def lookup(self, seq: Sequence, books: ExecutorBooks) -> list[int]:
         """See `AdmissionPolicy`."""
         return self._memory.lookup(seq, books)
+
+    def may_hit(self, seq: Sequence, rooms: list[Room]) -> list[Room]:
+        """See `AdmissionPolicy`."""
+        return self._memory.may_hit(seq, rooms)
 
     def choose(self, draft: StepDraft, router: Router) -> None:
         """See `AdmissionPolicy`."""
@@ -108,19 +116,20 @@ class BucketedAdmission:
 
     def _newcomers(self, draft: StepDraft, router: Router) -> list[Sequence]:
         """Waiting sequences that could all enter now, in queue order."""
-        books, found, blocks = draft.books, list[Sequence](), 0
+        books, found = draft.books, list[Sequence]()
         if books.draining:
             return found
+        room = self.room(books)
         for seq in islice(draft.queue, MAX_CONSIDERED):
             here = router.belongs(seq, books)
             if here is None:
                 break
             if not here:
                 continue
-            if not self.has_room(seq, books, Promise(rows=len(found), blocks=blocks)):
+            if not self.fits(seq, room, hits=self.lookup(seq, books)):
                 break
             found.append(seq)
-            blocks += books.kv.blocks_for(len(seq.tokens) + 1)
+            room.promise(num_tokens=len(seq.tokens), num_blocks=books.kv.blocks_for(len(seq.tokens) + 1))
         return found
 
     def _run_completions(self, draft: StepDraft, seqs: list[Sequence]) -> None:

@@ -74,9 +74,9 @@ def _feed(draft: StepDraft, seq: Sequence, *, start: int, count: int, policy: Ad
 
 def _enter(draft: StepDraft, seq: Sequence, *, policy: AdmissionPolicy) -> bool:
     """Gives a newcomer a slot, if there is still room beside those that entered before it."""
-    if not policy.has_room(seq, draft.books):
-        return False
     hits = policy.lookup(seq, draft.books)
+    if not policy.fits(seq, policy.room(draft.books), hits=hits):
+        return False
     draft.queue.remove(seq)
     place(draft.books, seq, hits=hits)
     draft.new.append(seq)

@@ -94,6 +94,11 @@ class ExecutorBooks:
         """Names of at least the first `num_blocks` blocks of `seq`, as this executor's index knows them."""
         return seq.prefix(num_blocks, model_digest=self.info.model_digest, block_size=self.info.block_size)
 
+    def may_know_start(self, seq: Sequence) -> bool:
+        """Whether somebody has computed the first block of `seq`, which must be full, as far as one can tell without naming any."""
+        chain = self.prefix(seq, 1)
+        return chain.digests[0] in self.kv.index or self.growing.may_name(chain.root, step=self.last_result_step)
+
     def is_in_flight(self, seq: Sequence) -> bool:
         """Whether a plan that has not returned has a row of it."""
         return self.cols.last_step_of(seq.slot) > self.last_result_step

@@ -43,6 +43,10 @@ class GrowingChains:
                 del self._by_name[name]
                 self._looked.pop(name, None)
 
+    def may_name(self, name: bytes, *, step: int) -> bool:
+        """Whether `take` would find residents under `name`."""
+        return name in self._by_name and self._looked.get(name) != step
+
     def take(self, names: Iterable[bytes], *, step: int) -> list[Sequence]:
         """Residents under any of `names` that nobody has taken since the result `step`, before which none of them has grown."""
         taken: list[Sequence] = []

@@ -4,7 +4,7 @@ from itertools import islice
 
 from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.executor import ExecutorBooks
-from scheduler_svc.core.policy import NOTHING, Promise, Router
+from scheduler_svc.core.policy import Room, Router
 from scheduler_svc.core.residency import find_cached, place
 from scheduler_svc.core.rows import I64, PrefillRow, RowMap
 from scheduler_svc.core.sequence import Sequence, State
@@ -38,21 +38,31 @@ class PagedAdmission:
         if not draft.starved and not draft.books.draining:
             self._admit(draft, router)
 
-    def has_room(self, seq: Sequence, books: ExecutorBooks, promise: Promise = NOTHING) -> bool:
-        """A slot, and blocks for all known tokens and one more, beside what residents still need for theirs."""
-        rows = min(len(books.free_slots), books.max_rows - books.num_resident) - promise.rows
-        if books.draining or rows <= 0 or not books.can_ever_hold(seq):
+    def room(self, books: ExecutorBooks) -> Room:
+        """See `AdmissionPolicy`. Residents that prefill keep what they need for all their known tokens."""
+        kv, prefilling = books.kv, books.prefilling
+        rows = 0 if books.draining else min(len(books.free_slots), books.max_rows - books.num_resident)
+        reserved = sum(max(0, kv.blocks_for(other.num_known) - len(other.blocks)) for other in prefilling)
+        num_ahead = sum(other.num_known - books.cols.upper_of(other.slot) for other in prefilling)
+        return Room(books, rows, kv.pool.num_available - reserved, num_ahead, books.num_resident)
+
+    def fits(self, seq: Sequence, room: Room, *, hits: list[int]) -> bool:
+        """A slot, and blocks for all known tokens and one more."""
+        books = room.books
+        if room.rows <= 0 or not books.can_ever_hold(seq):
             return False
-        kv = books.kv
-        hits = self.lookup(seq, books)
-        reserved = sum(max(0, kv.blocks_for(other.num_known) - len(other.blocks)) for other in books.prefilling)
-        need = kv.blocks_for(min(len(seq.tokens) + 1, seq.max_length)) - len(hits)
-        return kv.pool.num_available - kv.pool.count_unheld(hits) >= need + reserved + promise.blocks
+        need = books.kv.blocks_for(min(len(seq.tokens) + 1, seq.max_length)) - len(hits)
+        return room.blocks - books.kv.pool.count_unheld(hits) >= need
 
     def lookup(self, seq: Sequence, books: ExecutorBooks) -> list[int]:
         """Blocks of the longest cached prefix; never all tokens, since one must be fed to sample. Takes nothing."""
         most = self._max_hits(seq, books)
         return find_cached(books, seq, most=most) if most else []
+
+    def may_hit(self, seq: Sequence, rooms: list[Room]) -> list[Room]:
+        """See `AdmissionPolicy`: whoever knows its first block, or has residents who may."""
+        open_rooms = (room for room in rooms if room.rows > 0)
+        return [room for room in open_rooms if self._max_hits(seq, room.books) and room.books.may_know_start(seq)]
 
     def _max_hits(self, seq: Sequence, books: ExecutorBooks) -> int:
         """Most blocks that may be hit."""

@@ -9,16 +9,28 @@ from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.types import Advance, Layout, Limits
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What an executor will take that is not in its books yet: rows, tokens to compute, blocks."""
+@dataclass(slots=True, eq=False)
+class Room:
+    """What one executor could take now, beside what residents still need and what is promised to others.
 
-    rows: int = 0
-    tokens: int = 0
-    blocks: int = 0
+    Attributes:
+        rows: newcomers. blocks: for their tokens.
+        num_ahead: tokens to compute before theirs.
+        num_resident: sequences there.
+    """
 
+    books: ExecutorBooks
+    rows: int
+    blocks: int
+    num_ahead: int
+    num_resident: int
 
-NOTHING = Promise()
+    def promise(self, *, num_tokens: int, num_blocks: int) -> None:
+        """Somebody will come who is not in the books yet."""
+        self.rows -= 1
+        self.blocks -= num_blocks
+        self.num_ahead += num_tokens
+        self.num_resident += 1
 
 
 class Router(Protocol):
@@ -51,12 +63,20 @@ class AdmissionPolicy(Protocol):
         """Most plans sent and not yet answered."""
         ...
 
-    def has_room(self, seq: Sequence, books: ExecutorBooks, promise: Promise = NOTHING) -> bool:
-        """Whether `seq` could enter `books` now, beside what is promised to others. Full blocks may get names."""
+    def room(self, books: ExecutorBooks) -> Room:
+        """What `books` could take now."""
+        ...
+
+    def fits(self, seq: Sequence, room: Room, *, hits: list[int]) -> bool:
+        """Whether `seq`, with the cached blocks `hits`, could enter."""
         ...
 
     def lookup(self, seq: Sequence, books: ExecutorBooks) -> list[int]:
         """Blocks of `books` that hold the longest cached prefix that `seq` may use. Full blocks may get names."""
+        ...
+
+    def may_hit(self, seq: Sequence, rooms: list[Room]) -> list[Room]:
+        """Those of `rooms` where `lookup` would not be empty, and perhaps others: cheap, for whole fleets. Changes nothing."""
         ...
 
     def choose(self, draft: StepDraft, router: Router) -> None:

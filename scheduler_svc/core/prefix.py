@@ -102,6 +102,10 @@ class PrefixIndex:
             blocks.append(block)
         return blocks
 
+    def __contains__(self, digest: bytes) -> bool:
+        """Whether a block may be published under `digest`; `match` tells for sure."""
+        return self._fingerprint(digest) in self._by_key
+
     def add(self, block: int, digest: bytes, parent: bytes, chunk: bytes, owner: int, confirmed: bool) -> bool:
         """Publishes; False, and nothing happens, when the key is taken by another block."""
         key = self._fingerprint(digest)

@@ -151,8 +151,8 @@ def forget_a_waiting_sequence(patch):
 
 
 def never_admit_after_a_loss(patch):
-    room = PagedAdmission.has_room
-    patch.setattr(PagedAdmission, "has_room", lambda self, seq, *where: not seq.num_placements and room(self, seq, *where))
+    fits = PagedAdmission.fits
+    patch.setattr(PagedAdmission, "fits", lambda self, seq, room, hits: not seq.num_placements and fits(self, seq, room, hits=hits))
 
 
 def forget_blocks_of_the_upper_length(patch):
