@@ -46,10 +46,13 @@ def _rows_of(tile: Callable[..., None]) -> Callable[..., None]:
             tile(4, codes, scales, x, x_scales, panel, first, groups, out, place, stride)
             first += 4
             place += 4 * stride
-        while first < last:
+        # a row and its drafts are a few rows: each pass over the weights unpacks them once for all of them
+        if last - first == 3:
+            tile(3, codes, scales, x, x_scales, panel, first, groups, out, place, stride)
+        elif last - first == 2:
+            tile(2, codes, scales, x, x_scales, panel, first, groups, out, place, stride)
+        elif last - first == 1:
             tile(1, codes, scales, x, x_scales, panel, first, groups, out, place, stride)
-            first += 1
-            place += stride
 
     return inlined(rows_of)
 

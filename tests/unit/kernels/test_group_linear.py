@@ -38,7 +38,7 @@ def run(x: np.ndarray, weights: GroupWeights) -> np.ndarray:
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("num_rows", [1, 3, 4, 37])
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 6, 37])
 def test_equals_the_reference(bits, shape, num_rows):
     weights, x = weights_of(bits, *shape), rows_of(num_rows, shape[1])
     expected = reference(x, weights=weights)
