@@ -69,6 +69,16 @@ class ExecutorSettings(ServiceSettings):
     ragged: Literal["auto", "refuse"] = Field(
         default="auto", description="Declaration whether rows of different lengths may share a step; auto = as the backend says."
     )
+    drafter: Literal["auto", "none", "ngram", "mtp"] = Field(
+        default="auto",
+        description="Who guesses tokens ahead, which a step then verifies; answers do not depend on it. ngram = what followed the "
+        "last time that the text went like this; mtp = the model's draft head; auto = mtp where there is one. (The fake backend "
+        "has one of its own for both.)",
+    )
+    draft_head: str = Field(
+        default="", description="safetensors file of a draft head for this model (drumline train-draft); none = the one that ships."
+    )
+    mtp_depth: int = Field(default=3, ge=0, le=8, description="Most tokens guessed ahead of a row in one step; 0 = none.")
     mtp_per_seq_kv: bool = Field(
         default=False,
         description="ARC_MTP_PER_SEQ_KV: rows of a drafting pipeline over dense caches may move each by what it accepted.",
@@ -86,6 +96,7 @@ class ExecutorSettings(ServiceSettings):
         default="none",
         description="fake: declare as a drafting pipeline over dense caches: mtp over normal slots, v4 over xs_rolling ones too.",
     )
+    fake_draft_luck: float = Field(default=0.7, ge=0, le=1, description="fake: chance that a guess of drafter mtp is right.")
     fake_fail_token: int = Field(default=-1, description="fake: a row that feeds this token fails alone; -1 = none.")
     fake_crash_token: int = Field(default=-1, description="fake: a step that feeds this token raises; -1 = none.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severe messages logged.")

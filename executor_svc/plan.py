@@ -94,12 +94,16 @@ class Plan:
     block_ids: I32
     copy_src: I32
     copy_dst: I32
+    draft_len: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
     want_digests: bool = False
 
 
 @dataclass(slots=True)
 class SampleColumns:
-    """Sampling state of the S rows that sample, gathered by slot. All arrays have length S unless said.
+    """Sampling state of the S places where a token is chosen, gathered by slot. All arrays have length S unless said.
+
+    A row that samples has one; one with drafts has 1 + drafts of them behind each other, each as if the drafts before it were
+    known.
 
     Attributes:
         rows: i32, index of the row in the batch.
@@ -156,6 +160,7 @@ class Batch:
         layout, cache_op: as in the plan.
         slots: i32 [R'], the slot of each row; dense caches are kept under it.
         left_slots: i32, slots whose sequence ended or left since the batch before: nobody needs their caches.
+        drafts_behind: i32 [S], drafts of the row that are fed behind the place; empty = none anywhere.
     """
 
     token_ids: I32
@@ -175,6 +180,13 @@ class Batch:
     cache_op: int = CACHE_NOTHING
     slots: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
     left_slots: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    drafts_behind: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
+
+    @property
+    def sampled_at(self) -> I32:
+        """i32 [S], index of the fed token behind which each token is chosen."""
+        ends: I32 = self.query_start[1:][self.sample.rows] - 1
+        return ends - self.drafts_behind if len(self.drafts_behind) else ends
 
     @property
     def is_empty(self) -> bool:
@@ -208,10 +220,11 @@ class Sampled:
 
     Attributes:
         token_ids: i32 [S], chosen tokens, in `sample.rows` order.
-        row_errors: batch row -> (code, message); such a row ends alone, its token is ignored.
+        row_errors: batch row -> (code, message); such a row ends alone, its tokens are ignored.
+        failed: bool [S], nothing could be chosen here; a row whose first place failed is in `row_errors`. Empty = none.
         logprobs: sampling index s -> Logprobs of its one token.
         prompt_logprobs: batch row -> Logprobs of prompt tokens (start+1 .. start+n, clipped to the prompt).
-        digest: u64 [R'], or empty.
+        digest: u64 [R'], or empty. place_digest: u64 [S] of a batch with drafts, or empty.
         forward_ns, sample_ns: where the time went.
         lead_pad: i32 [R'], dead columns in front of each row, or empty unless the batch's `cache_op` was IN.
         copies: what joining and splitting caches took.
@@ -219,9 +232,11 @@ class Sampled:
 
     token_ids: I32
     row_errors: dict[int, tuple[str, str]] = field(default_factory=dict)
+    failed: BOOL = field(default_factory=lambda: np.zeros(0, np.bool_))
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
     digest: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
+    place_digest: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
     forward_ns: int = 0
     sample_ns: int = 0
     lead_pad: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -237,6 +252,8 @@ class StepResult:
     num_emitted: I32
     token_ids: I32
     lengths: I32
+    num_accepted: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    num_drafted: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
     finished: list[tuple[int, int]] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)
     row_errors: list[tuple[int, str, str]] = field(default_factory=list)
@@ -247,6 +264,7 @@ class StepResult:
     num_blocks_in_use: int = 0
     queue_ns: int = 0
     assemble_ns: int = 0
+    draft_ns: int = 0
     forward_ns: int = 0
     sample_ns: int = 0
     idle_ns: int = 0

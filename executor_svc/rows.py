@@ -19,6 +19,7 @@ class Rows:
 
     Attributes:
         slots: with slots that do not exist replaced by 0; `named` keeps what the plan said.
+        draft_len: drafts to verify; `num_tokens` counts them.
         bad: rows whose slot does not exist or is named twice, with words.
     """
 
@@ -27,6 +28,7 @@ class Rows:
     kinds: I32
     num_tokens: I32
     starts: I32
+    draft_len: I32
     all_decode: bool
     bad: dict[int, str]
 
@@ -41,15 +43,16 @@ class Rows:
         for row in _where(exists & (uses[slots] > 1)):
             bad[row] = f"slot {int(named[row])} is named by {int(uses[slots[row]])} rows of the plan"
         all_decode = bool((kinds == DECODE).all() and (plan.num_tokens == 1).all())
-        return cls(named, slots, kinds, plan.num_tokens, plan.starts, all_decode, bad)
+        draft_len = plan.draft_len if len(plan.draft_len) else np.zeros(len(named), np.int32)
+        return cls(named, slots, kinds, plan.num_tokens, plan.starts, draft_len, all_decode, bad)
 
     def decoding(self) -> "Rows":
         """The same rows, each decoding one token: what `repeat_rows` asks for."""
         if self.all_decode and not self.starts.any():
             return self
         size = len(self.slots)
-        ones: I32 = np.ones(size, np.int32)
-        return Rows(self.named, self.slots, np.full(size, DECODE, np.int32), ones, np.zeros(size, np.int32), True, dict(self.bad))
+        ones, zeros = np.ones(size, np.int32), np.zeros(size, np.int32)
+        return Rows(self.named, self.slots, np.full(size, DECODE, np.int32), ones, zeros, zeros, True, dict(self.bad))
 
 
 @dataclass(slots=True)
@@ -131,7 +134,12 @@ def _judge_lengths(slots: Slots, rows: Rows, verdict: Verdict) -> None:
         decode = rows.kinds == DECODE
         unknown = (rows.kinds < PREFILL) | (rows.kinds > DECODE)
         verdict.refuse(unknown, lambda row: f"row_kind {int(rows.kinds[row])} is not known")
-        verdict.refuse(decode & (fed != 1), lambda row: f"num_tokens of a decode row must be 1, got {int(fed[row])}")
+        due = 1 + rows.draft_len
+        verdict.refuse(
+            decode & (fed != due), lambda row: f"num_tokens of a decode row must be {int(due[row])}, got {int(fed[row])}"
+        )
+        drafting = rows.draft_len > 0
+        verdict.refuse(~decode & drafting, lambda row: f"draft_len is {int(rows.draft_len[row])}; only a decode row has drafts")
         verdict.refuse(decode & (left != 1), lambda row: f"a decode row must have 1 token to feed, it has {int(left[row])}")
         verdict.refuse(
             ~decode & (rows.starts != computed),

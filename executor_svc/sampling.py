@@ -1,6 +1,6 @@
 """Sampling parameters of all slots as columns, so that a step gathers them by slot instead of walking rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -8,6 +8,8 @@ import numpy as np
 from executor_svc.plan import BOOL, F32, I32, U64, SampleColumns, Sampling
 
 _FLOATS: Final = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+
+_NOT_BY_ROW: Final = ("tokens", "end_start", "end_ids", "bias_start", "bias_ids", "bias_values")
 
 
 @dataclass(slots=True)
@@ -84,6 +86,33 @@ class SamplingTable:
             **floats,
         )
         return columns, Ends(row=np.repeat(np.arange(len(slots), dtype=np.int32), np.diff(end_start)), ids=end_ids)
+
+
+def at_each_place(columns: SampleColumns, ends: Ends, *, times: I32) -> tuple[SampleColumns, Ends]:
+    """Columns of rows, each said `times[s]` times behind each other: once for each place where the row's tokens are chosen."""
+    own = {field.name: np.repeat(getattr(columns, field.name), times) for field in fields(columns) if field.name not in _NOT_BY_ROW}
+    end_start, place = _repeat_ragged(columns.end_start, times=times)
+    bias_start, bias_place = _repeat_ragged(columns.bias_start, times=times)
+    repeated = SampleColumns(
+        tokens=columns.tokens,
+        end_start=end_start,
+        end_ids=columns.end_ids[place],
+        bias_start=bias_start,
+        bias_ids=columns.bias_ids[bias_place],
+        bias_values=columns.bias_values[bias_place],
+        **own,
+    )
+    rows = np.repeat(np.arange(len(end_start) - 1, dtype=np.int32), np.diff(end_start))
+    return repeated, Ends(row=rows, ids=ends.ids[place])
+
+
+def _repeat_ragged(starts: I32, *, times: I32) -> tuple[I32, I32]:
+    """New starts, and for each new flat entry where it was."""
+    sizes = np.repeat(np.diff(starts), times)
+    new: I32 = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=new[1:])
+    place = np.arange(new[-1], dtype=np.int32) + np.repeat(np.repeat(starts[:-1], times) - new[:-1], sizes)
+    return new, place
 
 
 def _ragged(

@@ -36,6 +36,7 @@ class ExecutorService(ExecutorServicer):
         self._worker = worker
         self._model = backend.model
         self._info = backend.info
+        self._drafter = backend.drafter
         self._instance_id = secrets.token_hex(8)
         self._session: Session | None = None
         self._newest_epoch = 0
@@ -94,7 +95,7 @@ class ExecutorService(ExecutorServicer):
             raise StaleGrant(f"ragged cohorts were granted, but this executor refuses them: {self._info.ragged_reason}")
         self.end_session(StaleEpoch(f"session {self._newest_epoch} was taken over by {opening.session_epoch}"))
         self._newest_epoch = opening.session_epoch
-        self._session = Session(opening, slot_limits(self._model, self._info))
+        self._session = Session(opening, slot_limits(self._model, self._info), drafter=self._drafter)
         log.info("session %d opened, ragged cohorts %s: %s", opening.session_epoch, told.ragged_granted, told.ragged_reason)
         return self._session
 
@@ -115,7 +116,8 @@ class ExecutorService(ExecutorServicer):
                 arrived_ns = time.monotonic_ns()
                 if request.WhichOneof("message") != "plan":
                     raise PlanRejected("after `open`, every message of RunPlans must be `plan`")
-                plan = wire.plan_of(request.plan, max_num_seqs=self._info.max_num_seqs, layouts=self._info.layouts)
+                info = self._info
+                plan = wire.plan_of(request.plan, max_num_seqs=info.max_num_seqs, layouts=info.layouts, mtp_depth=info.mtp_depth)
                 session.accept(step_id=plan.step_id, session_epoch=plan.session_epoch, grant_id=plan.grant_id)
                 await self._worker.submit(Job(session.work, plan, arrived_ns))
                 await session.wait_held_below(limits.MAX_PLANS_QUEUED)

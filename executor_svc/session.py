@@ -11,6 +11,7 @@ from typing import Final
 from drumline import limits
 from drumline.errors import DrumlineError, ModelMismatch, PlanRejected, ProtocolMismatch, StaleEpoch, StaleGrant
 from drumline.version import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
+from executor_svc.drafter import Drafter
 from executor_svc.plan import StepResult
 from executor_svc.slots import SlotLimits
 from executor_svc.worker import Work
@@ -56,9 +57,10 @@ class Session:
         error: why it was ended by name, or None.
     """
 
-    def __init__(self, opening: Opening, slot_limits: SlotLimits) -> None:
+    def __init__(self, opening: Opening, slot_limits: SlotLimits, *, drafter: Drafter | None = None) -> None:
         self.opening = opening
-        self.work = Work(slot_limits, deliver=self._deliver_from_worker, ragged_granted=opening.ragged_granted)
+        deliver = self._deliver_from_worker
+        self.work = Work(slot_limits, deliver=deliver, ragged_granted=opening.ragged_granted, drafter=drafter)
         self.outbox: asyncio.Queue[StepResult | DrainNotice] = asyncio.Queue(maxsize=limits.MAX_PLANS_QUEUED + 1)
         self.error: DrumlineError | None = None
         self._loop: Final = asyncio.get_running_loop()

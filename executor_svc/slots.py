@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from drumline.errors import ContextLengthExceeded, DrumlineError, InvalidRequest, PlanRejected
 from drumline.validation import check_sampling
@@ -40,6 +41,7 @@ class Slots:
     Attributes:
         status: i8 [N]. tokens: i32 [N, L], prompt then output. num_prompt, num_known: i32 [N], tokens of the prompt, tokens known.
         num_computed: i32 [N], tokens whose keys and values are in the cache: the sequence's own length.
+        entered: i64 [N], which sequence this is, counted from 1 as they came: no two of a session have the same number.
         sampling, blocks: the other columns of the same slots.
         version: rises whenever a sequence enters, so that gathered columns can be kept while it stands.
         num_live: LIVE slots.
@@ -53,6 +55,7 @@ class Slots:
         self.num_prompt: I32 = np.zeros(size, np.int32)
         self.num_known: I32 = np.zeros(size, np.int32)
         self.num_computed: I32 = np.zeros(size, np.int32)
+        self.entered: NDArray[np.int64] = np.zeros(size, np.int64)
         self.sampling = SamplingTable(size, eos_token_ids=limits.eos_token_ids)
         width = -(-limits.max_model_len // limits.block_size)
         self.blocks = BlockTables(num_slots=size, width=width, num_blocks=limits.num_blocks)
@@ -97,6 +100,7 @@ class Slots:
         self.status[new.slot] = LIVE
         self.num_live += 1
         self.version += 1
+        self.entered[new.slot] = self.version
         self.tokens[new.slot, : len(new.token_ids)] = new.token_ids
         self.num_known[new.slot] = len(new.token_ids)
         self.num_prompt[new.slot] = new.num_prompt_tokens

@@ -20,10 +20,13 @@ from executor_svc.plan import I32, PAGED, Logprobs, NewSequence, Plan, Sampling,
 _MAX: Final = 2**31 - 1
 
 
-def plan_of(message: pb.StepPlan, *, max_num_seqs: int, layouts: Collection[int] = (PAGED,)) -> Plan:
-    """A plan as arrays. Raises PlanRejected for a plan that makes no sense as a whole. `layouts`: those served here."""
+def plan_of(message: pb.StepPlan, *, max_num_seqs: int, layouts: Collection[int] = (PAGED,), mtp_depth: int = 0) -> Plan:
+    """A plan as arrays. Raises PlanRejected for a plan that makes no sense as a whole.
+
+    `layouts`: those served here. `mtp_depth`: most drafts of a row.
+    """
     _check_layout(message, layouts=layouts)
-    _check_columns(message, max_num_seqs=max_num_seqs)
+    _check_columns(message, max_num_seqs=max_num_seqs, mtp_depth=mtp_depth)
     return Plan(
         step_id=message.step_id,
         session_epoch=message.session_epoch,
@@ -44,6 +47,7 @@ def plan_of(message: pb.StepPlan, *, max_num_seqs: int, layouts: Collection[int]
         block_ids=_i32(message.block_id),
         copy_src=_i32(message.copy_src),
         copy_dst=_i32(message.copy_dst),
+        draft_len=_i32(message.draft_len),
         want_digests=message.want_digests,
     )
 
@@ -58,19 +62,23 @@ def _check_layout(message: pb.StepPlan, *, layouts: Collection[int]) -> None:
         raise PlanRejected(f"cache_op {message.cache_op} is not known")
 
 
-def _check_columns(message: pb.StepPlan, *, max_num_seqs: int) -> None:
+def _check_columns(message: pb.StepPlan, *, max_num_seqs: int, mtp_depth: int) -> None:
     size = len(message.slot)
     if message.advance not in (pb.ADVANCE_COHORT, pb.ADVANCE_PER_SEQUENCE):
         raise PlanRejected(f"advance {message.advance} is not known")
     if size > max_num_seqs or len(message.new_sequences) > max_num_seqs:
         raise PlanRejected(f"the plan has more rows or new sequences than max_num_seqs, {max_num_seqs}")
-    if message.repeat_rows and (size or message.row_kind or message.num_tokens or message.start):
+    if message.repeat_rows and (size or message.row_kind or message.num_tokens or message.start or message.draft_len):
         raise PlanRejected("repeat_rows with row columns")
     for name, column in (("row_kind", message.row_kind), ("num_tokens", message.num_tokens), ("start", message.start)):
         if len(column) != size:
             raise PlanRejected(f"{name} has {len(column)} entries, slot has {size}")
-    if any(message.draft_len):
-        raise PlanRejected("draft_len names drafts; this executor's mtp_depth is 0")
+    if message.draft_len and len(message.draft_len) != size:
+        raise PlanRejected(f"draft_len has {len(message.draft_len)} entries, slot has {size}")
+    if (longest := max(message.draft_len, default=0)) > mtp_depth:
+        raise PlanRejected(f"draft_len names {longest} drafts; this executor's mtp_depth is {mtp_depth}")
+    if longest and message.layout != pb.LAYOUT_PAGED:
+        raise PlanRejected("draft_len names drafts; they are verified in LAYOUT_PAGED only")
     if len(message.block_row) != len(message.block_id):
         raise PlanRejected(f"block_row has {len(message.block_row)} entries, block_id has {len(message.block_id)}")
     if len(message.copy_src) != len(message.copy_dst):
@@ -125,6 +133,8 @@ def result_to_wire(result: StepResult) -> pb.StepResult:
         num_emitted=() if (result.num_emitted == 1).all() else result.num_emitted.tolist(),
         token_ids=result.token_ids.tolist(),
         length=result.lengths.tolist(),
+        num_accepted=result.num_accepted.tolist(),
+        num_drafted=result.num_drafted.tolist(),
         finished_row=[row for row, _ in result.finished],
         finish_reason=[cast(FinishReason.ValueType, reason) for _, reason in result.finished],
         skipped_row=result.skipped,
@@ -138,6 +148,7 @@ def result_to_wire(result: StepResult) -> pb.StepResult:
         timing=pb.StepTiming(
             queue_ns=result.queue_ns,
             assemble_ns=result.assemble_ns,
+            draft_ns=result.draft_ns,
             forward_ns=result.forward_ns,
             sample_ns=result.sample_ns,
             idle_ns=result.idle_ns,
@@ -188,6 +199,8 @@ def capabilities(model: ModelInfo, info: BackendInfo, *, instance_id: str) -> Ge
         ragged=RaggedDeclaration(granted=info.ragged_granted, reason=info.ragged_reason),
         world_size=1,
         kv_cache_dtype=info.kv_cache_dtype,
+        mtp_depth=info.mtp_depth,
+        drafter=info.drafter,
     )
 
 

@@ -23,6 +23,7 @@ from executor_svc.backends.base import Backend
 from executor_svc.batch import Assembler, Step
 from executor_svc.canary import canary_batch
 from executor_svc.commit import commit
+from executor_svc.drafter import Drafter
 from executor_svc.plan import Plan, Sampled, StepResult
 from executor_svc.slots import SlotLimits, Slots
 
@@ -44,10 +45,15 @@ class Work:
     """
 
     def __init__(
-        self, slot_limits: SlotLimits, *, deliver: Callable[[StepResult | DrumlineError], None], ragged_granted: bool = False
+        self,
+        slot_limits: SlotLimits,
+        *,
+        deliver: Callable[[StepResult | DrumlineError], None],
+        ragged_granted: bool = False,
+        drafter: Drafter | None = None,
     ) -> None:
         self.slots = Slots(slot_limits)
-        self.assembler = Assembler(self.slots)
+        self.assembler = Assembler(self.slots, drafter)
         self.ragged_granted = ragged_granted
         self.deliver = deliver
         self.closed = False
@@ -172,7 +178,7 @@ class Worker:
         result = commit(job.work.slots, step, sampled)
         result.advance = self._backend.pipeline.kv_advance()
         result.queue_ns = started_ns - job.arrived_ns
-        result.assemble_ns = assembled_ns - started_ns
+        result.assemble_ns = assembled_ns - started_ns - step.draft_ns
         result.idle_ns = max(0, job.arrived_ns - self._done_ns) if self._done_ns else 0
         self._done_ns = time.monotonic_ns()
         return result

@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from scheduler_svc.accounts import StepAccounts
+from scheduler_svc.core.drafting import DraftTotals
 from scheduler_svc.view import ExecutorView, View
 
 _LOG = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class SchedulerCollector(Collector):
         yield from _gauges(view)
         yield from _counters(view)
         yield from _steps(view.executors)
+        yield from _drafts(view.executors)
         yield _grants(view.executors)
 
 
@@ -91,6 +93,27 @@ def _steps(executors: Sequence[ExecutorView]) -> Iterable[Metric]:
         for one in executors:
             family.add_metric([one.address], value_of(one.accounts))
         yield family
+
+
+def _drafts(executors: Sequence[ExecutorView]) -> Iterable[Metric]:
+    """Only of executors that draft: who has none has no acceptance either, which is not an acceptance of 0."""
+    drafting = [(one.address, one.drafts) for one in executors if one.drafts is not None]
+    columns: list[tuple[str, str, Callable[[DraftTotals], int]]] = [
+        ("num_drafts", "Rows that verified drafts, over all steps.", lambda t: t.num_drafts),
+        ("num_draft_tokens", "Drafts verified.", lambda t: t.num_draft_tokens),
+        ("num_accepted_tokens", "Drafts that were right and emitted.", lambda t: t.num_accepted_tokens),
+    ]
+    for name, text, value_of in columns:
+        family = CounterMetricFamily(f"{_PREFIX}spec_decode_{name}", text, labels=["executor"])
+        for address, totals in drafting:
+            family.add_metric([address], value_of(totals))
+        yield family
+    name, text = "num_accepted_tokens_per_pos", "Drafts that were right and emitted, by place; the first is 0."
+    family = CounterMetricFamily(f"{_PREFIX}spec_decode_{name}", text, labels=["executor", "position"])
+    for address, totals in drafting:
+        for place, count in enumerate(totals.accepted_at):
+            family.add_metric([address, str(place)], count)
+    yield family
 
 
 def _grants(executors: Sequence[ExecutorView]) -> Metric:

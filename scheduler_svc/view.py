@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scheduler_svc.accounts import StepAccounts
+from scheduler_svc.core.drafting import DraftTotals
 from scheduler_svc.core.stats import ExecutorStats, Stats
 from scheduler_svc.engine import Engine
 from scheduler_svc.executor_client import ExecutorClient
@@ -34,6 +35,7 @@ class ExecutorView:
     device: str = ""
     precision: str = ""
     kv_cache_dtype: str = ""
+    drafts: DraftTotals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,4 +117,5 @@ def _executor(client: ExecutorClient, link: ExecutorLink | None, books: dict[int
         device=link.capabilities.device,
         precision=link.capabilities.precision,
         kv_cache_dtype=link.capabilities.kv_cache_dtype,
+        drafts=stats.drafts,
     )

@@ -46,6 +46,7 @@ def executor_info(executor_id: int, caps: GetCapabilitiesResponse) -> ExecutorIn
         layouts=tuple(_LAYOUTS[layout] for layout in caps.layouts if layout in _LAYOUTS),
         ragged_granted=caps.ragged.granted,
         ragged_reason=caps.ragged.reason or "the executor declared nothing, which is a refusal",
+        mtp_depth=caps.mtp_depth,
     )
 
 
@@ -94,9 +95,11 @@ def result_of(result: plan_pb2.StepResult) -> StepResult:
         token_ids=result.token_ids,
         lengths=np.asarray(result.length, np.int64),
         num_blocks_in_use=result.num_blocks_in_use,
+        device_ns=times_of(result).device_ns,
     )
     if _has_rare_columns(result):
         columns.num_emitted = result.num_emitted[:]
+        columns.num_drafted = result.num_drafted[:]
         columns.finished = [(row, _REASONS[reason]) for row, reason in zip(result.finished_row, result.finish_reason, strict=True)]
         columns.skipped = result.skipped_row[:]
         columns.errors = [(error.row, error.error.code, error.error.message) for error in result.row_errors]
@@ -108,7 +111,7 @@ def result_of(result: plan_pb2.StepResult) -> StepResult:
 def _has_rare_columns(result: plan_pb2.StepResult) -> bool:
     """Whether a result says more than one token of every row, as those of steady decode do not."""
     ends = result.finished_row or result.finish_reason or result.skipped_row or result.row_errors
-    return bool(ends or result.num_emitted or result.logprobs or result.prompt_logprobs)
+    return bool(ends or result.num_emitted or result.num_drafted or result.logprobs or result.prompt_logprobs)
 
 
 def times_of(result: plan_pb2.StepResult) -> StepTimes:
@@ -145,6 +148,7 @@ def fill_plan(wire: plan_pb2.StepPlan, plan: Plan, *, session_epoch: int) -> Non
         wire.row_kind.extend(cast(list[plan_pb2.RowKind.ValueType], plan.row_kinds))
         wire.num_tokens.extend(plan.num_tokens)
         wire.start.extend(plan.starts)
+        wire.draft_len.extend(plan.draft_len)
     if plan.freed_slots or plan.aborted_slots:
         wire.freed_slots.extend(plan.freed_slots)
         wire.aborted_slots.extend(plan.aborted_slots)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from executor_svc.drafter import Drafter
 from executor_svc.plan import PAGED, Batch, Sampled
 from executor_svc.ragged import RaggedPipeline
 
@@ -38,6 +39,8 @@ class BackendInfo:
     ragged_reason: str
     layouts: tuple[int, ...] = (PAGED,)
     kv_cache_dtype: str = ""
+    drafter: str = "none"
+    mtp_depth: int = 0
 
 
 class Backend(Protocol):
@@ -58,8 +61,13 @@ class Backend(Protocol):
         """Who declares whether rows of different lengths may share a step, and hears what was granted."""
         ...
 
+    @property
+    def drafter(self) -> Drafter | None:
+        """Who guesses ahead; None = nobody. Constant after construction."""
+        ...
+
     def forward(self, batch: Batch) -> Sampled:
-        """Writes keys and values of the fed tokens into the cache and samples one token for each row of `batch.sample`.
+        """Writes keys and values of the fed tokens into the cache and chooses one token at each place of `batch.sample`.
 
         Changes only cache blocks named by the batch, and in a dense layout the caches of its rows. Owns nothing of `batch` after
         it returns; the caller owns the result. A row that cannot be computed (non-finite logits) is reported in `row_errors`; an

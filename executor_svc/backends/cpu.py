@@ -15,13 +15,15 @@ from executor_svc.backends.opened import model_info
 from executor_svc.backends.opened import num_blocks as blocks_of
 from executor_svc.backends.warm_up import plain_batch
 from executor_svc.config import ExecutorSettings
+from executor_svc.drafter import Drafter
+from executor_svc.drafts.make import Target, make_drafter
 from executor_svc.layouts.refusal import CacheRefused
 from executor_svc.model.cache import KvCache, KvType, block_bytes
 from executor_svc.model.errors import ModelError
 from executor_svc.model.forward import Decoder
 from executor_svc.model.load import open_model
 from executor_svc.model.precision import choose_precision
-from executor_svc.model.score import digests, row_errors, sampled_logprobs, score_prompts
+from executor_svc.model.score import digests, is_finite, row_errors, sampled_logprobs, score_prompts
 from executor_svc.model.weights import load_weights
 from executor_svc.plan import ALIGNED, PAGED, STRIPPED, Batch, Sampled
 from executor_svc.ragged import RaggedPipeline, RaggedSwitches
@@ -47,8 +49,9 @@ INT8_KERNELS = (*KERNELS, "cpu.group_linear", f"cpu.byte_products.{FORM.name}", 
 class CpuBackend:
     """See `Backend`. Owns the weights and the cache. Construction reads the model and probes its layers: seconds."""
 
-    def __init__(self, settings: ExecutorSettings) -> None:
-        """Raises ModelError naming what is wrong with the model or with the settings for it."""
+    def __init__(self, settings: ExecutorSettings, *, drafter: Drafter | None = None) -> None:
+        """`drafter`: instead of the one that the settings name. Raises ModelError naming what is wrong with the model or the
+        settings."""
         self._num_threads = settings.num_threads or len(os.sched_getaffinity(0))
         opened = open_model(Path(settings.model) if settings.model else None)
         self._model = model_info(opened, settings)
@@ -77,6 +80,8 @@ class CpuBackend:
         switches = RaggedSwitches(settings.mtp_per_seq_kv, settings.v4_xs_per_seq)
         self._pipeline = plain_pipeline("cpu", opened.config, refused=settings.ragged == "refuse", switches=switches)
         declared = self._pipeline.ragged_batch_admission()
+        target = Target(opened, weights.embedding, precision, self._model.max_model_len, num_blocks, kv_type)
+        self._drafter = drafter or make_drafter(settings, target=target)
         self._info = BackendInfo(
             block_size=BLOCK_SIZE,
             num_blocks=num_blocks,
@@ -90,6 +95,8 @@ class CpuBackend:
             ragged_reason=declared.reason,
             layouts=(PAGED, ALIGNED, STRIPPED),
             kv_cache_dtype=np.dtype(kv_type).name,
+            drafter=self._drafter.name if self._drafter else "none",
+            mtp_depth=settings.mtp_depth if self._drafter else 0,
         )
         self._warm_up(cache)
         device, name = self._info.device, self._model.model_name
@@ -110,6 +117,11 @@ class CpuBackend:
         """See `Backend`."""
         return self._pipeline
 
+    @property
+    def drafter(self) -> Drafter | None:
+        """See `Backend`."""
+        return self._drafter
+
     def forward(self, batch: Batch) -> Sampled:
         """See `Backend`."""
         if self._cache is None:
@@ -121,7 +133,10 @@ class CpuBackend:
             self._dense.tidy(batch)
             return Sampled(token_ids=np.zeros(0, np.int32))
         if batch.layout == PAGED:
-            return self._finish(batch, self._decoder.hidden(batch, cache=self._cache), started_ns=started_ns)
+            hidden = self._decoder.hidden(batch, cache=self._cache)
+            if self._drafter is not None:
+                self._drafter.observe(batch, hidden)
+            return self._finish(batch, hidden, started_ns=started_ns)
         self._dense.granted = self._pipeline.granted
         with self._dense.step(batch):
             hidden = self._decoder.hidden(batch, cache=self._dense)
@@ -131,17 +146,19 @@ class CpuBackend:
 
     def _finish(self, batch: Batch, hidden: F32, *, started_ns: int) -> Sampled:
         """Head, sampler and all that a plan may want of the last hidden states."""
-        ends = hidden[batch.query_start[1:] - 1]
-        logits = self._decoder.logits(ends[batch.sample.rows])
+        ends, places = hidden[batch.query_start[1:] - 1], hidden[batch.sampled_at]
+        logits = self._decoder.logits(places)
         forwarded_ns = time.perf_counter_ns()
-        finite = np.asarray(np.isfinite(ends).all(axis=1))
         token_ids, scores = sample(logits, columns=batch.sample, num_valid=self._model.vocab_size)
+        failed = scores.failed | ~is_finite(places)
         return Sampled(
             token_ids=token_ids,
-            row_errors=row_errors(finite, failed_rows=batch.sample.rows[scores.failed]),
+            row_errors=row_errors(batch, finite=is_finite(ends), failed=failed),
+            failed=failed,
             logprobs=sampled_logprobs(batch.sample, token_ids, scores=scores),
             prompt_logprobs=score_prompts(self._decoder.logits, hidden, batch=batch),
             digest=digests(ends) if batch.want_digests else np.zeros(0, np.uint64),
+            place_digest=digests(places) if batch.want_digests and len(batch.drafts_behind) else np.zeros(0, np.uint64),
             forward_ns=forwarded_ns - started_ns,
             sample_ns=time.perf_counter_ns() - forwarded_ns,
         )
@@ -162,6 +179,8 @@ class CpuBackend:
     def reset(self) -> None:
         """Own caches go; a block is written before it is read."""
         self._dense.reset()
+        if self._drafter is not None:
+            self._drafter.forget()
 
     def close(self) -> None:
         """See `Backend`."""

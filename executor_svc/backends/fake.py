@@ -16,8 +16,10 @@ import numpy as np
 
 from executor_svc.backends import fake_tokenizer
 from executor_svc.backends.base import BackendInfo, ModelInfo
+from executor_svc.backends.fake_drafter import FakeDrafter
 from executor_svc.backends.fake_pipeline import fake_pipeline
 from executor_svc.config import ExecutorSettings
+from executor_svc.drafter import Drafter
 from executor_svc.plan import (
     ALIGNED,
     CACHE_IN,
@@ -56,7 +58,10 @@ class FakeOptions:
     fail_token: int = -1
     crash_token: int = -1
     ragged_granted: bool = True
+    declared_drafter: str = "none"
     drafter: str = "none"
+    draft_luck: float = 0.7
+    mtp_depth: int = 3
     switches: RaggedSwitches = field(default_factory=RaggedSwitches)
 
 
@@ -83,7 +88,7 @@ class FakeBackend:
             max_model_len=options.max_model_len,
             vocab_size=vocabulary.size,
         )
-        self._pipeline = fake_pipeline(options.drafter, refused=not options.ragged_granted, switches=options.switches)
+        self._pipeline = fake_pipeline(options.declared_drafter, refused=not options.ragged_granted, switches=options.switches)
         declared = self._pipeline.ragged_batch_admission()
         self._info = BackendInfo(
             block_size=options.block_size,
@@ -97,7 +102,10 @@ class FakeBackend:
             ragged_granted=declared.granted,
             ragged_reason=declared.reason,
             layouts=(PAGED, ALIGNED, STRIPPED),
+            drafter=options.drafter,
+            mtp_depth=options.mtp_depth if options.drafter != "none" else 0,
         )
+        self._drafter = FakeDrafter(self, luck=options.draft_luck) if options.drafter != "none" else None
 
     @property
     def model(self) -> ModelInfo:
@@ -114,6 +122,11 @@ class FakeBackend:
         """See `Backend`."""
         return self._pipeline
 
+    @property
+    def drafter(self) -> Drafter | None:
+        """See `Backend`."""
+        return self._drafter
+
     def forward(self, batch: Batch) -> Sampled:
         """See `Backend`; takes `step_ms`. Rows live in blocks whatever the layout; what a dense one would put in front is told."""
         started_ns = time.monotonic_ns()
@@ -122,10 +135,14 @@ class FakeBackend:
         if self._options.step_ms:
             time.sleep(self._options.step_ms / 1000)
         self.steps += 1
-        self._write(batch)
-        state = self._read(batch)
+        self._copy_and_write(batch)
+        state = self.read(batch.block_tables, context_len=batch.context_len)
+        places = state[batch.sample.rows]
+        if len(batch.drafts_behind):
+            rows, length = batch.sample.rows, batch.positions[batch.sampled_at] + 1
+            places = self.read(batch.block_tables[rows], context_len=length)  # few: decode rows and their drafts
         forward_ns = time.monotonic_ns() - started_ns
-        sampled = self._sample(batch, state)
+        sampled = self._sample(batch, state, places)
         sampled.forward_ns = forward_ns
         sampled.sample_ns = time.monotonic_ns() - started_ns - forward_ns
         if batch.cache_op == CACHE_IN:
@@ -141,39 +158,33 @@ class FakeBackend:
     def close(self) -> None:
         """Nothing to give back."""
 
-    def _write(self, batch: Batch) -> None:
+    def _copy_and_write(self, batch: Batch) -> None:
         self._cache[batch.copy_dst] = self._cache[batch.copy_src]
         self._sums[batch.copy_dst] = self._sums[batch.copy_src]
-        size = np.int32(self._options.block_size)
         rows = np.repeat(np.arange(len(batch.context_len)), np.diff(batch.query_start))
-        blocks = batch.block_tables[rows, batch.positions // size]
-        self._cache[blocks, batch.positions % size] = mix(
-            batch.token_ids.astype(np.uint64) * _GOLDEN + batch.positions.astype(np.uint64)
-        )
+        blocks = batch.block_tables[rows, batch.positions // np.int32(self._options.block_size)]
+        self.write(batch.token_ids, positions=batch.positions, blocks=blocks)
+
+    def write(self, token_ids: I32, *, positions: I32, blocks: I32) -> None:
+        """Each token [T] into the cache, at its position, in its block [T]."""
+        size = np.int32(self._options.block_size)
+        self._cache[blocks, positions % size] = mix(token_ids.astype(np.uint64) * _GOLDEN + positions.astype(np.uint64))
         self._sums[blocks] = self._cache[blocks].sum(axis=1)
 
-    def _read(self, batch: Batch) -> U64:
+    def read(self, block_tables: I32, *, context_len: I32) -> U64:
         """One number per row [R], made of everything in its context: whole blocks by their sums, the last one slot by slot."""
-        size, width = self._options.block_size, batch.block_tables.shape[1]
-        last = (batch.context_len - 1) // size
+        size, width = self._options.block_size, block_tables.shape[1]
+        last = (context_len - 1) // size
         whole = np.arange(width) < last[:, None]
-        sums = np.where(whole, self._sums[batch.block_tables], np.uint64(0))
-        tail = self._cache[batch.block_tables[np.arange(len(last)), last]]
-        filled = np.arange(size) < (batch.context_len - last * size)[:, None]
+        sums = np.where(whole, self._sums[block_tables], np.uint64(0))
+        tail = self._cache[block_tables[np.arange(len(last)), last]]
+        filled = np.arange(size) < (context_len - last * size)[:, None]
         order = mix(np.arange(width, dtype=np.uint64)) | np.uint64(1)
         return mix((sums * order).sum(axis=1) + np.where(filled, tail, np.uint64(0)).sum(axis=1) * order[last])
 
-    def _sample(self, batch: Batch, state: U64) -> Sampled:
+    def _sample(self, batch: Batch, state: U64, places: U64) -> Sampled:
         sample = batch.sample
-        noise = np.where(
-            sample.temperature > 0, mix(sample.seed + mix(sample.output_pos.astype(np.uint64) + _GOLDEN)), np.uint64(0)
-        )
-        luck = mix(state[sample.rows] ^ noise)
-        token_ids = self._alphabet[(luck >> np.uint64(20)) % np.uint64(len(self._alphabet))]
-        if self._options.eos_chance:
-            ends = (luck & np.uint64(0xFFFFF)) < np.uint64(self._options.eos_chance * 2**20)
-            token_ids = np.where(ends, np.int32(self._eos), token_ids)
-        self._obey(sample, token_ids)
+        luck, token_ids = self.choose(places, sample)
         return Sampled(
             token_ids=token_ids,
             row_errors=self._failures(batch),
@@ -183,7 +194,21 @@ class FakeBackend:
             },
             prompt_logprobs={int(row): self._score_prompt(batch, place) for place, row in enumerate(batch.prompt_logprob_rows)},
             digest=state if batch.want_digests else np.zeros(0, np.uint64),
+            place_digest=places if batch.want_digests and len(batch.drafts_behind) else np.zeros(0, np.uint64),
         )
+
+    def choose(self, state: U64, sample: SampleColumns) -> tuple[U64, I32]:
+        """Luck and token at each place [S], whose context is `state`."""
+        noise = np.where(
+            sample.temperature > 0, mix(sample.seed + mix(sample.output_pos.astype(np.uint64) + _GOLDEN)), np.uint64(0)
+        )
+        luck = mix(state ^ noise)
+        token_ids = self._alphabet[(luck >> np.uint64(20)) % np.uint64(len(self._alphabet))]
+        if self._options.eos_chance:
+            ends = (luck & np.uint64(0xFFFFF)) < np.uint64(self._options.eos_chance * 2**20)
+            token_ids = np.where(ends, np.int32(self._eos), token_ids)
+        self._obey(sample, token_ids)
+        return luck, token_ids
 
     def _obey(self, sample: SampleColumns, token_ids: I32) -> None:
         """Forced and forbidden tokens of the few rows that have any."""
@@ -253,6 +278,9 @@ def options_of(told: ExecutorSettings) -> FakeOptions:
         fail_token=told.fake_fail_token,
         crash_token=told.fake_crash_token,
         ragged_granted=told.ragged != "refuse",
-        drafter=told.fake_drafter,
+        declared_drafter=told.fake_drafter,
+        drafter="mtp" if told.drafter in ("ngram", "mtp") and told.mtp_depth else "none",
+        draft_luck=told.fake_draft_luck,
+        mtp_depth=told.mtp_depth,
         switches=RaggedSwitches(told.mtp_per_seq_kv, told.v4_xs_per_seq),
     )

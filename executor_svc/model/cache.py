@@ -47,6 +47,19 @@ class KvAccess(Protocol):
         ...
 
 
+class Fed(Protocol):
+    """What a paged cache must know of a batch; columns as in `executor_svc.plan.Batch`."""
+
+    @property
+    def positions(self) -> I32: ...
+    @property
+    def query_start(self) -> I32: ...
+    @property
+    def context_len(self) -> I32: ...
+    @property
+    def block_tables(self) -> I32: ...
+
+
 class KvLayout(Protocol):
     """How rows are kept."""
 
@@ -80,7 +93,7 @@ class KvCache:
         self.kv_type = kv_type
         self.tile_tokens = tokens_per_tile(config.num_heads, config.num_kv_heads)
 
-    def begin(self, batch: Batch) -> "PagedAccess":
+    def begin(self, batch: Fed) -> "PagedAccess":
         """See `KvLayout`; nothing is moved."""
         return PagedAccess(self, batch)
 
@@ -91,7 +104,7 @@ class KvCache:
                 array[destination] = array[source]
 
     @staticmethod
-    def slots_of(batch: Batch) -> I32:
+    def slots_of(batch: Fed) -> I32:
         """Where each fed token's key and value belong: block * BLOCK_SIZE + place in the block, i32 [T]."""
         rows = np.repeat(np.arange(len(batch.context_len)), np.diff(batch.query_start))
         blocks = batch.block_tables[rows, batch.positions // BLOCK_SIZE]
@@ -102,7 +115,7 @@ class KvCache:
 class PagedAccess:
     """`KvAccess` to blocks: tables and lengths go into the kernels as they are."""
 
-    def __init__(self, cache: KvCache, batch: Batch) -> None:
+    def __init__(self, cache: KvCache, batch: Fed) -> None:
         self._cache = cache
         self._batch = batch
         self._slots = cache.slots_of(batch)

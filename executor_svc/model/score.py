@@ -49,9 +49,19 @@ def sampled_logprobs(sample: SampleColumns, token_ids: I32, *, scores: TokenLogp
     return found
 
 
-def row_errors(finite: BOOL, *, failed_rows: I32) -> dict[int, tuple[str, str]]:
-    """Batch row -> error, for rows [R'] whose last hidden state is not finite and those that the sampler gave up."""
-    bad = np.union1d(np.flatnonzero(~finite), failed_rows)
+def is_finite(hidden: F32) -> BOOL:
+    """Which rows of hidden states [n, hidden] are numbers throughout, bool [n]."""
+    return np.asarray(np.isfinite(hidden).all(axis=1))
+
+
+def row_errors(batch: Batch, *, finite: BOOL, failed: BOOL) -> dict[int, tuple[str, str]]:
+    """Batch row -> error: rows that only feed and whose last hidden state is not `finite` [R'], and rows that `failed` [S] at the
+    first of their places. What failed behind wrong drafts is nobody's error."""
+    rows = batch.sample.rows
+    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    feeds_only = np.ones(len(finite), np.bool_)
+    feeds_only[rows] = False
+    bad = np.union1d(np.flatnonzero(feeds_only & ~finite), rows[first][failed[first]])
     return {int(row): ("internal", "the model's output for this row is not finite, or nothing may be chosen") for row in bad}
 
 

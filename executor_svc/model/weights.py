@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from executor_svc.model.config import ModelConfig, expected_tensors
 from executor_svc.model.errors import ModelError
@@ -73,26 +74,30 @@ def load_weights(
     check_tensors(source.shapes(), need=expected_tensors(config))
     with ThreadPoolExecutor(min(num_threads, LAYERS_AT_ONCE) if precision.make_groups is not None else 1) as pool:
         embedded = pool.submit(source.load, "model.embed_tokens.weight")
-        make_layer = partial(_load_layer, source, config=config, precision=precision)
+        make_layer = partial(load_layer, source, config=config, precision=precision)
         layers = tuple(pool.map(make_layer, range(config.num_layers)))
         embedding = embedded.result()
     return ModelWeights(
         embedding=embedding,
         layers=layers,
         norm=source.load("model.norm.weight"),
-        head=_load_head(source, config=config, num_ids=num_ids, embedding=embedding, precision=precision),
+        head=load_head(source, config=config, ids=slice(num_ids), embedding=embedding, precision=precision),
         pad_rows=precision.pad_rows,
     )
 
 
-def _load_head(source: TensorSource, *, config: ModelConfig, num_ids: int, embedding: F32, precision: Precision) -> Linear:
+def load_head(
+    source: TensorSource, *, config: ModelConfig, ids: slice | NDArray[np.intp], embedding: F32, precision: Precision
+) -> Linear:
+    """Hidden states -> logits of some token ids, in their order."""
     name = "model.embed_tokens.weight" if config.tied else "lm_head.weight"
     if precision.make_groups is not None and (groups := source.groups(name)) is not None:
-        return precision.make_groups(groups.picked(slice(num_ids)), None)
-    return _made(precision.make_head, (embedding if config.tied else source.load(name))[:num_ids], None, named=name)
+        return precision.make_groups(groups.picked(ids), None)
+    return _made(precision.make_head, (embedding if config.tied else source.load(name))[ids], None, named=name)
 
 
-def _load_layer(source: TensorSource, index: int, *, config: ModelConfig, precision: Precision) -> LayerWeights:
+def load_layer(source: TensorSource, index: int, *, config: ModelConfig, precision: Precision) -> LayerWeights:
+    """One decoder layer by its number in the file."""
     prefix = f"model.layers.{index}."
 
     def load(name: str) -> F32:

@@ -53,7 +53,7 @@ class ResultApplier:
             elif seq.state in LIVE:
                 self._apply_live(out, row, seq, tokens=tokens, news=news, result=result, flight=flight)
             elif seq.state is State.WITHDRAWN:
-                self._confirm(flight, row, seq)
+                self._confirm(flight, row, seq, num_tokens=len(tokens))
         return out.outputs()
 
     def _apply_not_run(self, out: News, row: int, seq: Sequence, news: RowNews) -> None:
@@ -67,7 +67,9 @@ class ResultApplier:
         self, out: News, row: int, seq: Sequence, *, tokens: list[int], news: RowNews, result: StepResult, flight: PlanInFlight
     ) -> None:
         seq.tokens.extend(tokens)
-        length = self._confirm(flight, row, seq)
+        length = self._confirm(flight, row, seq, num_tokens=len(tokens))
+        if drafts := flight.rows.drafts_of(row):
+            self._settle_drafts(seq, planned=drafts, drafted=news.drafted[row] if news.drafted else 0, num_tokens=len(tokens))
         prompt_logprobs = result.prompt_logprobs.get(row)
         if prompt_logprobs is not None:
             seq.num_prompt_logprobs_done = max(seq.num_prompt_logprobs_done, min(seq.num_prompt - 1, length))
@@ -82,12 +84,19 @@ class ResultApplier:
                 out.finish(entry, reason)
                 self._end(seq)
 
-    def _confirm(self, flight: PlanInFlight, row: int, seq: Sequence) -> int:
+    def _settle_drafts(self, seq: Sequence, *, planned: int, drafted: int, num_tokens: int) -> None:
+        """What the row accepted is known: plans to come begin there, and drafts as far as that promises."""
+        books = self._books
+        books.retract(seq, 1 + planned - num_tokens)
+        if books.drafting is not None:
+            books.drafting.verified(seq.slot, num_drafted=drafted, num_accepted=num_tokens - 1)
+
+    def _confirm(self, flight: PlanInFlight, row: int, seq: Sequence, *, num_tokens: int) -> int:
         """The row ran: its new length counts, and prefix blocks that it filled are valid for good. Returns the length."""
         books, rows = self._books, flight.rows
         slot = rows.slots[row]
         if row < rows.num_decodes:
-            length = books.cols.confirmed_of(slot) + 1
+            length = books.cols.confirmed_of(slot) + num_tokens
             books.cols.confirm(slot, length=length)
             return length
         prefill = rows.prefills[row - rows.num_decodes]

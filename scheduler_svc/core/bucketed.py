@@ -13,11 +13,11 @@ from scheduler_svc.core.cadence import check_cadence, decode_op, prompt_op
 from scheduler_svc.core.coalesce import choose_bucket
 from scheduler_svc.core.cohort_rows import decode_rows, prompt_rows, start_of
 from scheduler_svc.core.dense_room import rows_side_by_side
-from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.paged import MAX_CONSIDERED, PagedAdmission
 from scheduler_svc.core.policy import Room, Router
 from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.sketch import StepSketch
 from scheduler_svc.core.types import Advance, Layout, Limits
 
 
@@ -58,69 +58,69 @@ class BucketedAdmission:
         """See `AdmissionPolicy`."""
         return self._memory.may_hit(seq, rooms)
 
-    def choose(self, draft: StepDraft, router: Router) -> None:
+    def choose(self, sketch: StepSketch, router: Router) -> None:
         """See `AdmissionPolicy`."""
-        grant = draft.books.grant
-        draft.layout, draft.advance = grant.layout, Advance.PER_SEQUENCE if grant.granted else Advance.COHORT
-        owed, draft.books.cohort.owed = draft.books.cohort.owed, []
-        if owed and self._run_prompts(draft, _find(draft, owed)):
+        grant = sketch.books.grant
+        sketch.layout, sketch.advance = grant.layout, Advance.PER_SEQUENCE if grant.granted else Advance.COHORT
+        owed, sketch.books.cohort.owed = sketch.books.cohort.owed, []
+        if owed and self._run_prompts(sketch, _find(sketch, owed)):
             return
-        seqs = {seq.key: seq for seq in (*draft.books.decoding, *draft.books.prefilling, *self._newcomers(draft, router))}
+        seqs = {seq.key: seq for seq in (*sketch.books.decoding, *sketch.books.prefilling, *self._newcomers(sketch, router))}
         if seqs:
-            self._decide(draft, seqs)
+            self._decide(sketch, seqs)
 
-    def _decide(self, draft: StepDraft, seqs: dict[int, Sequence]) -> None:
+    def _decide(self, sketch: StepSketch, seqs: dict[int, Sequence]) -> None:
         """Sorts the candidates into buckets and runs one; the others have waited once more."""
-        cohort = draft.books.cohort
-        rows = [self._candidate(draft, seq) for seq in seqs.values()]
-        ragged_len = ragged_bucket_len(rows, grant=draft.books.grant)
+        cohort = sketch.books.cohort
+        rows = [self._candidate(sketch, seq) for seq in seqs.values()]
+        ragged_len = ragged_bucket_len(rows, grant=sketch.books.grant)
         buckets: dict[BucketKey, list[Candidate]] = defaultdict(list)
         for row in rows:
             buckets[bucket_key_of(row, ragged_len=ragged_len)].append(row)
-        running = seqs.keys() & set(cohort.running) & draft.books.running.keys()
-        discrete = not running or (len(running) == len(rows) and not len(draft.queue))
-        floor = 0 if draft.books.grant.buckets_by_cache_length() else self._prefill_floor
-        chosen = self._that_fit(draft, buckets[choose_bucket(buckets, discrete=discrete, prefill_floor=floor)])
+        running = seqs.keys() & set(cohort.running) & sketch.books.running.keys()
+        discrete = not running or (len(running) == len(rows) and not len(sketch.queue))
+        floor = 0 if sketch.books.grant.buckets_by_cache_length() else self._prefill_floor
+        chosen = self._that_fit(sketch, buckets[choose_bucket(buckets, discrete=discrete, prefill_floor=floor)])
         for row in rows:
             seqs[row.key].urgency += 1
         for row in chosen:
             seqs[row.key].urgency = 0
-        draft.num_offered, draft.num_buckets, draft.num_chosen = len(rows), len(buckets), len(chosen)
+        sketch.num_offered, sketch.num_buckets, sketch.num_chosen = len(rows), len(buckets), len(chosen)
         completions = [seqs[row.key] for row in chosen if not row.is_prompt]
         prompts = [seqs[row.key] for row in chosen if row.is_prompt]
         cohort.running = [row.key for row in chosen]
         if not completions:
-            self._run_prompts(draft, prompts)
+            self._run_prompts(sketch, prompts)
             return
-        self._run_completions(draft, completions)
+        self._run_completions(sketch, completions)
         cohort.owed = [seq.key for seq in prompts]
 
-    def _that_fit(self, draft: StepDraft, rows: list[Candidate]) -> list[Candidate]:
+    def _that_fit(self, sketch: StepSketch, rows: list[Candidate]) -> list[Candidate]:
         """A ragged cohort of a dense layout is as wide as its longest row: those that find no room beside the others wait."""
-        grant, info = draft.books.grant, draft.books.info
+        grant, info = sketch.books.grant, sketch.books.info
         if grant.buckets_by_cache_length() or grant.layout is Layout.PAGED or rows[0].is_prompt:
             return rows
         return rows_side_by_side(rows, num_columns=info.num_blocks * info.block_size)
 
-    def _candidate(self, draft: StepDraft, seq: Sequence) -> Candidate:
-        is_prompt = seq.state is not State.RUNNING or draft.books.cols.upper_of(seq.slot) < seq.num_known
-        reported = None if is_prompt else draft.books.cols.confirmed_of(seq.slot)
+    def _candidate(self, sketch: StepSketch, seq: Sequence) -> Candidate:
+        is_prompt = seq.state is not State.RUNNING or sketch.books.cols.upper_of(seq.slot) < seq.num_known
+        reported = None if is_prompt else sketch.books.cols.confirmed_of(seq.slot)
         return Candidate(
             key=seq.key,
             length=cache_bucket_len(reported, num_tokens=len(seq.tokens)),
             num_tokens=len(seq.tokens),
             is_prompt=is_prompt,
-            offset=start_of(seq, draft, policy=self) if is_prompt else 0,
+            offset=start_of(seq, sketch, policy=self) if is_prompt else 0,
             urgency=seq.urgency,
         )
 
-    def _newcomers(self, draft: StepDraft, router: Router) -> list[Sequence]:
+    def _newcomers(self, sketch: StepSketch, router: Router) -> list[Sequence]:
         """Waiting sequences that could all enter now, in queue order."""
-        books, found = draft.books, list[Sequence]()
+        books, found = sketch.books, list[Sequence]()
         if books.draining:
             return found
         room = self.room(books)
-        for seq in islice(draft.queue, MAX_CONSIDERED):
+        for seq in islice(sketch.queue, MAX_CONSIDERED):
             here = router.belongs(seq, books)
             if here is None:
                 break
@@ -132,24 +132,24 @@ class BucketedAdmission:
             room.promise(num_tokens=len(seq.tokens), num_blocks=books.kv.blocks_for(len(seq.tokens) + 1))
         return found
 
-    def _run_completions(self, draft: StepDraft, seqs: list[Sequence]) -> None:
-        cohort, every_step = draft.books.cohort, draft.books.grant.assembles_every_step()
-        rows = decode_rows(draft, seqs)
+    def _run_completions(self, sketch: StepSketch, seqs: list[Sequence]) -> None:
+        cohort, every_step = sketch.books.cohort, sketch.books.grant.assembles_every_step()
+        rows = decode_rows(sketch, seqs)
         if len(rows):
-            draft.cache_op = decode_op(draft.books.grant.layout, changed=rows.keys != cohort.assembled, every_step=every_step)
+            sketch.cache_op = decode_op(sketch.books.grant.layout, changed=rows.keys != cohort.assembled, every_step=every_step)
             cohort.assembled = list(rows.keys)
 
-    def _run_prompts(self, draft: StepDraft, seqs: list[Sequence]) -> bool:
+    def _run_prompts(self, sketch: StepSketch, seqs: list[Sequence]) -> bool:
         """Whether any could run."""
-        offset = prompt_rows(draft, seqs, policy=self)
-        if draft.prefills:
-            draft.cache_op = prompt_op(draft.books.grant.layout, offset=offset)
-            draft.books.cohort.assembled = []
-        return bool(draft.prefills)
+        offset = prompt_rows(sketch, seqs, policy=self)
+        if sketch.prefills:
+            sketch.cache_op = prompt_op(sketch.books.grant.layout, offset=offset)
+            sketch.books.cohort.assembled = []
+        return bool(sketch.prefills)
 
 
-def _find(draft: StepDraft, keys: list[int]) -> list[Sequence]:
+def _find(sketch: StepSketch, keys: list[int]) -> list[Sequence]:
     """Those of `keys` that still wait to be fed here, in order."""
     wanted = set(keys)
-    here = {seq.key: seq for seq in (*draft.books.prefilling, *draft.queue) if seq.key in wanted}
+    here = {seq.key: seq for seq in (*sketch.books.prefilling, *sketch.queue) if seq.key in wanted}
     return [here[key] for key in keys if key in here]

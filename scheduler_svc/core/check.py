@@ -37,6 +37,7 @@ class RowNews:
 
     Attributes:
         emitted: tokens per row, or None = exactly 1 by every row. token_ids: flattened, in the column that they came in.
+        drafted: drafts verified per row, or None = none by any.
         lengths: i64 [R]. finished, errors: by row. skipped: rows.
         decoded: rows that are looked at as columns. others: all the others, rising.
     """
@@ -49,6 +50,7 @@ class RowNews:
     skipped: set[int]
     decoded: DecodedRows
     others: list[int]
+    drafted: list[int] | None = None
 
 
 NOBODY: Final = DecodedRows((), np.zeros(0, np.int64), np.zeros(0, np.int64), ())
@@ -87,6 +89,7 @@ class ResultCheck:
             skipped=set(result.skipped),
             decoded=NOBODY,
             others=[],
+            drafted=plain_ints(result.num_drafted) or None,
         )
         self._check_shapes(news, counts=emitted)
         self._split(news)
@@ -112,9 +115,11 @@ class ResultCheck:
         news.decoded = DecodedRows(regular.tolist(), rows.decode_slots[regular], news.lengths[regular], ours)
 
     def _odd_decodes(self, news: RowNews) -> list[int]:
-        """Decode rows that need a look at each: of sequences that have ended or leave, skipped, failed, or without a token."""
-        seqs, count, emitted = self._rows.seqs, self._rows.num_decodes, news.emitted
+        """Decode rows that need a look at each: of sequences that have ended or leave, skipped, failed, with drafts or no token."""
+        seqs, count, emitted, drafts = self._rows.seqs, self._rows.num_decodes, news.emitted, self._rows.drafts
         silent = [] if emitted is None or emitted[:count].count(1) == count else [r for r in range(count) if emitted[r] != 1]
+        if drafts is not None:
+            silent = sorted({*silent, *(row for row in range(count) if drafts[row])})
         if self._result.step_id > self._books.irregular_until and not news.errors and not news.skipped:
             return silent
         gone = [row for row in range(count) if seqs[row].state not in LIVE]
@@ -132,6 +137,8 @@ class ResultCheck:
         total = num_rows if news.emitted is None else sum(news.emitted)
         if news.emitted is not None and min(news.emitted, default=0) < 0:
             raise self._fail("num_emitted is negative")
+        if news.drafted is not None and len(news.drafted) != num_rows:
+            raise self._fail(f"num_drafted has {len(news.drafted)} entries, the plan has {num_rows} rows")
         if len(news.token_ids) != total:
             raise self._fail(f"token_ids has {len(news.token_ids)} entries, num_emitted says {total}")
         if not (news.finished or news.errors or news.skipped or self._result.logprobs or self._result.prompt_logprobs):
@@ -174,9 +181,12 @@ class ResultCheck:
         rows = self._rows
         prefill = rows.prefills[row - rows.num_decodes] if row >= rows.num_decodes else None
         before = prefill.start if prefill else self._books.cols.confirmed_of(rows.slots[row])
-        fed = prefill.num_tokens if prefill else 1
         samples = prefill is None or prefill.is_last
-        if count > (1 if samples and seq.request.max_tokens else 0):
+        drafts, drafted = rows.drafts_of(row), news.drafted[row] if news.drafted else 0
+        fed = prefill.num_tokens if prefill else max(count, 1)
+        if not 0 <= drafted <= drafts:
+            raise self._fail(f"row {row} verified {drafted} drafts, its plan names {drafts}")
+        if count > (1 + drafted if samples and seq.request.max_tokens else 0):
             raise self._fail(f"row {row} emitted {count} tokens, too many")
         if seq.state not in LIVE:
             return

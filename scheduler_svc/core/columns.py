@@ -110,6 +110,17 @@ class SlotColumns:
             self._plans = PlanRun(slots, room=self.capacity[slots] - self._upper[slots], num_slots=len(self.limit))
         self._planned = slots
 
+    def plan_drafts(self, slots: I64, drafts: I64, *, step: int) -> None:
+        """A plan feeds each row one token and so many drafts."""
+        self._end_plans()
+        self._upper[slots] += 1 + drafts
+        self._last_step[slots] = step
+
+    def retract(self, slot: int, num_tokens: int) -> None:
+        """Drafts that a plan fed were wrong, or were never made."""
+        self._end_plans()
+        self._upper[slot] -= num_tokens
+
     # Applying results in which each row fed one token and emitted one.
 
     def expected(self, slots: I64) -> I64:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from scheduler_svc.core.draft import StepDraft
+from scheduler_svc.core.sketch import StepSketch
 
 
 @dataclass(slots=True)
@@ -32,15 +32,15 @@ class Counters:
     num_buckets: int = 0
     num_decisions: int = 0
 
-    def count_draft(self, draft: StepDraft) -> None:
+    def count_sketch(self, sketch: StepSketch) -> None:
         """A step is sent."""
-        self.num_preemptions += len(draft.preempted)
-        if draft.num_buckets:
+        self.num_preemptions += len(sketch.preempted)
+        if sketch.num_buckets:
             self.num_decisions += 1
-            self.num_buckets += draft.num_buckets
-            self.num_rows_offered += draft.num_offered
-            self.num_rows_chosen += draft.num_chosen
-        for seq in draft.new:
+            self.num_buckets += sketch.num_buckets
+            self.num_rows_offered += sketch.num_offered
+            self.num_rows_chosen += sketch.num_chosen
+        for seq in sketch.new:
             if not seq.num_placements:
                 self.num_prompt_tokens += seq.num_prompt
             seq.num_placements += 1

@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 
 from scheduler_svc.core.cohort import Cohort
 from scheduler_svc.core.columns import SlotColumns
+from scheduler_svc.core.drafting import drafting_for
 from scheduler_svc.core.grant import grant_for, grant_id_of
 from scheduler_svc.core.growing import GrowingChains
 from scheduler_svc.core.kv import KvCache
@@ -36,6 +37,7 @@ class ExecutorBooks:
         releasing: (step, slot), a slot that the plan `step` gave back; free once it has returned.
         in_flight: plans sent, oldest first.
         irregular_until: rows of plans up to this step may belong to sequences that have ended or leave.
+        drafting: how far drafts run; None = nobody drafts here.
         decode_room: steps for which no decode row can reach its limit, at least; never too many.
         last_keys, last_all_decode: rows of the last plan that had rows, for "repeat".
     """
@@ -50,6 +52,8 @@ class ExecutorBooks:
         self.kv = KvCache(num_blocks=info.num_blocks, block_size=info.block_size, fingerprint=fingerprint)
         self.tables = ExecutorTables(info.num_blocks)
         self.cols = SlotColumns(info.max_num_seqs, block_size=info.block_size)
+        depth = info.mtp_depth if limits.layout == "paged" and limits.admission == "paged" else 0
+        self.drafting = drafting_for(depth, num_slots=info.max_num_seqs, policy=limits.drafts)
         self.caching = limits.enable_prefix_caching
         self.growing = GrowingChains()
         self.running: dict[int, Sequence] = {}
@@ -148,6 +152,13 @@ class ExecutorBooks:
         self.retired.update((seq.request.key, seq) for seq in seqs)
         self._decode_map = None
 
+    def retract(self, seq: Sequence, num_tokens: int) -> None:
+        """Of the tokens that a plan was to feed for it, so many do not count: it may have rows to schedule again."""
+        if num_tokens:
+            self.cols.retract(seq.slot, num_tokens)
+            if self.retired.pop(seq.key, None) is not None:
+                self.start_decoding(seq)
+
     def take_slot(self, seq: Sequence) -> None:
         """The lowest free slot, with fresh columns."""
         slot = heappop(self.free_slots)
@@ -157,6 +168,8 @@ class ExecutorBooks:
         capacity, limit = len(seq.blocks) * self.kv.block_size, min(seq.max_length, self.info.max_model_len)
         cols.enter(slot, length=seq.num_cached_tokens, capacity=capacity, limit=limit)
         seq.cols = cols
+        if self.drafting is not None:
+            self.drafting.enter(slot)
         self.running[seq.key] = seq
         self.start_prefilling(seq)
 

@@ -102,6 +102,7 @@ def _freeze_books(books: ExecutorBooks, core: CoreState) -> Callable[[], Data]:
     published = _freeze_published(books)
     tables = [(slot, table[:]) for slot, table in books.tables.by_slot.items()]
     flights = list(books.in_flight)
+    drafting = None if books.drafting is None else books.drafting.data()
 
     def data() -> Data:
         return {
@@ -113,6 +114,7 @@ def _freeze_books(books: ExecutorBooks, core: CoreState) -> Callable[[], Data]:
             "published": published(),
             "tables": [list(pair) for pair in sorted(tables)],
             "in_flight": [_flight(flight) for flight in flights],
+            "drafting": drafting,
         }
 
     return data
@@ -152,4 +154,5 @@ def _flight(flight: PlanInFlight) -> Data:
         "slots": list(rows.slots),
         "num_decodes": rows.num_decodes,
         "prefills": [[row.start, row.num_tokens, row.is_last] for row in rows.prefills],
+        "drafts": rows.drafts,
     }

@@ -2,12 +2,15 @@
 
 from itertools import islice
 
-from scheduler_svc.core.draft import StepDraft
+import numpy as np
+
+from scheduler_svc.core.drafting import Drafting
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.policy import Room, Router
 from scheduler_svc.core.residency import find_cached, place
 from scheduler_svc.core.rows import I64, PrefillRow, RowMap
 from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.sketch import StepSketch
 from scheduler_svc.core.types import Advance, Layout, Limits
 
 MAX_CONSIDERED = 64
@@ -31,12 +34,12 @@ class PagedAdmission:
         """As set: a plan needs no token values, so the next can be sent before the last has returned."""
         return limits.plans_in_flight
 
-    def choose(self, draft: StepDraft, router: Router) -> None:
+    def choose(self, sketch: StepSketch, router: Router) -> None:
         """See `AdmissionPolicy`."""
-        self._choose_decodes(draft)
-        self._choose_prefills(draft)
-        if not draft.starved and not draft.books.draining:
-            self._admit(draft, router)
+        self._choose_decodes(sketch)
+        self._choose_prefills(sketch)
+        if not sketch.starved and not sketch.books.draining:
+            self._admit(sketch, router)
 
     def room(self, books: ExecutorBooks) -> Room:
         """See `AdmissionPolicy`. Residents that prefill keep what they need for all their known tokens."""
@@ -70,27 +73,53 @@ class PagedAdmission:
             return 0
         return (len(seq.tokens) - 1) // books.kv.block_size
 
-    def _is_being_computed(self, draft: StepDraft, seq: Sequence, *, num_hits: int) -> bool:
+    def _is_being_computed(self, sketch: StepSketch, seq: Sequence, *, num_hits: int) -> bool:
         """Whether a row of this very step fills the first block that `seq` misses."""
-        most = self._max_hits(seq, draft.books)
-        return num_hits < most and draft.books.prefix(seq, most).digests[num_hits] in draft.computing
+        most = self._max_hits(seq, sketch.books)
+        return num_hits < most and sketch.books.prefix(seq, most).digests[num_hits] in sketch.computing
 
-    def _choose_decodes(self, draft: StepDraft) -> None:
-        books = draft.books
+    def _choose_decodes(self, sketch: StepSketch) -> None:
+        books = sketch.books
         if not books.decoding:
             return
         rows, cols = books.decode_rows(), books.cols
+        if books.drafting is not None and self._choose_drafts(sketch, rows, books.drafting):
+            return
         short = cols.short_of_blocks(rows.decode_slots)
         if len(short) <= books.kv.pool.num_available:
-            draft.grow_decodes(rows, short)
+            sketch.grow_decodes(rows, short)
         else:
-            rows = self._grow_by_preemption(draft, rows, short)
+            rows = self._grow_by_preemption(sketch, rows, short)
         cols.plan(rows.decode_slots, step=books.next_step)
-        draft.decodes = rows
-        draft.budget -= len(rows)
+        sketch.decodes = rows
+        sketch.budget -= len(rows)
         books.decode_room -= 1
         if books.decode_room <= 0:
             self._retire(books, rows, left=cols.limit[rows.decode_slots] - cols.upper[rows.decode_slots])
+
+    def _choose_drafts(self, sketch: StepSketch, rows: RowMap, drafting: Drafting) -> bool:
+        """Decode rows with drafts, where any is worth it; False, and nothing changed, where none is. Drafts never take what others
+        need: they shrink with the budget, half of which is left to prompts, and nobody is preempted for them."""
+        books, cols, slots = sketch.books, sketch.books.cols, rows.decode_slots
+        room = sketch.budget - len(rows)
+        waiting = sum(seq.num_known - cols.upper_of(seq.slot) for seq in books.prefilling)
+        drafts = drafting.choose(slots, step=books.next_step, num_others=min(waiting, room))
+        if drafts is None:
+            return False
+        upper, capacity = cols.upper[slots], cols.capacity[slots]
+        # no more than may be emitted before the last token, and than one more block holds
+        drafts = np.minimum(drafts, np.minimum(cols.limit[slots], capacity + books.kv.block_size) - upper - 1)
+        drafts[np.cumsum(drafts) > (room // 2 if waiting or len(sketch.queue) else room)] = 0
+        short = (upper + drafts >= capacity).nonzero()[0].tolist()
+        if not drafts.any() or len(short) > books.kv.pool.num_available:
+            return False
+        sketch.grow_decodes(rows, short)
+        cols.plan_drafts(slots, drafts, step=books.next_step)
+        sketch.decodes = rows.drafting(drafts.tolist())
+        sketch.budget -= sketch.decodes.num_tokens
+        books.decode_room = 0
+        self._retire(books, rows, left=cols.limit[slots] - cols.upper[slots])
+        return True
 
     def _retire(self, books: ExecutorBooks, rows: RowMap, *, left: I64) -> None:
         """Rows with nothing `left` to feed had their last; the next look is due when the first of the others may have had its."""
@@ -99,48 +128,48 @@ class PagedAdmission:
         elif len(left) == len(books.decoding):  # a row that was left out, short of blocks, may be nearer to its end
             books.decode_room = int(left.min())
 
-    def _grow_by_preemption(self, draft: StepDraft, rows: RowMap, short: list[int]) -> RowMap:
+    def _grow_by_preemption(self, sketch: StepSketch, rows: RowMap, short: list[int]) -> RowMap:
         """Blocks are short: older rows take them from younger ones. Returns the rows that can run."""
-        books, cols = draft.books, draft.books.cols
+        books, cols = sketch.books, sketch.books.cols
         for seq in [rows.seqs[row] for row in short]:
             if seq.state is State.RUNNING:
-                draft.grow(seq, int(cols.upper[seq.slot]) + 1)
+                sketch.grow(seq, int(cols.upper[seq.slot]) + 1)
         return RowMap([seq for seq in books.decoding if cols.upper[seq.slot] < cols.capacity[seq.slot]], [])
 
-    def _choose_prefills(self, draft: StepDraft) -> None:
-        for seq in list(draft.books.prefilling):
-            if draft.budget <= 0:
+    def _choose_prefills(self, sketch: StepSketch) -> None:
+        for seq in list(sketch.books.prefilling):
+            if sketch.budget <= 0:
                 return
-            if seq.state is State.RUNNING and not self._feed(draft, seq):
+            if seq.state is State.RUNNING and not self._feed(sketch, seq):
                 return
 
-    def _feed(self, draft: StepDraft, seq: Sequence) -> bool:
+    def _feed(self, sketch: StepSketch, seq: Sequence) -> bool:
         """The next chunk of `seq`; False when blocks are short: nobody younger may take them then."""
-        books, cols, slot = draft.books, draft.books.cols, seq.slot
+        books, cols, slot = sketch.books, sketch.books.cols, seq.slot
         start = cols.upper_of(slot)
-        count = min(seq.num_known - start, self._max_chunk, draft.budget)
-        if not draft.grow(seq, start + count):
+        count = min(seq.num_known - start, self._max_chunk, sketch.budget)
+        if not sketch.grow(seq, start + count):
             return False
         end = start + count
         is_last = end == seq.num_known
         cols.feed(slot, end=end, step=books.next_step)
-        draft.budget -= count
-        draft.prefills.append(PrefillRow(seq, start, count, is_last))
+        sketch.budget -= count
+        sketch.prefills.append(PrefillRow(seq, start, count, is_last))
         if self._caching:
             first, behind = start // books.kv.block_size, end // books.kv.block_size
-            draft.computing.update(books.prefix(seq, behind).digests[first:behind])
+            sketch.computing.update(books.prefix(seq, behind).digests[first:behind])
         if is_last:
             books.finish_prefill(seq)
         return True
 
-    def _admit(self, draft: StepDraft, router: Router) -> None:
+    def _admit(self, sketch: StepSketch, router: Router) -> None:
         """Newcomers in queue order. One that shares a prefix being computed in this very step waits for the next and hits it."""
-        books = draft.books
+        books = sketch.books
         num_left = MAX_NEW_TOKENS
-        for seq in list_head(draft):
-            if draft.budget <= 0 or not books.free_slots or books.num_resident >= books.max_rows:
+        for seq in list_head(sketch):
+            if sketch.budget <= 0 or not books.free_slots or books.num_resident >= books.max_rows:
                 return
-            if draft.new and len(seq.tokens) > num_left:
+            if sketch.new and len(seq.tokens) > num_left:
                 return
             here = router.belongs(seq, books)
             if here is None:
@@ -148,17 +177,17 @@ class PagedAdmission:
             if not here:
                 continue
             hits = self.lookup(seq, books)
-            if self._is_being_computed(draft, seq, num_hits=len(hits)):
+            if self._is_being_computed(sketch, seq, num_hits=len(hits)):
                 continue
-            draft.queue.remove(seq)
+            sketch.queue.remove(seq)
             place(books, seq, hits=hits)
-            draft.new.append(seq)
+            sketch.new.append(seq)
             num_left -= len(seq.tokens)
             if hits:
-                draft.appended.append((seq, list(hits)))
-            self._feed(draft, seq)
+                sketch.appended.append((seq, list(hits)))
+            self._feed(sketch, seq)
 
 
-def list_head(draft: StepDraft) -> list[Sequence]:
+def list_head(sketch: StepSketch) -> list[Sequence]:
     """The waiting sequences that this step may look at, in queue order."""
-    return list(islice(draft.queue, MAX_CONSIDERED))
+    return list(islice(sketch.queue, MAX_CONSIDERED))

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.sketch import StepSketch
 from scheduler_svc.core.types import Advance, Layout, Limits
 
 
@@ -79,6 +79,6 @@ class AdmissionPolicy(Protocol):
         """Those of `rooms` where `lookup` would not be empty, and perhaps others: cheap, for whole fleets. Changes nothing."""
         ...
 
-    def choose(self, draft: StepDraft, router: Router) -> None:
-        """Fills the draft: decodes, prefill chunks, newcomers. Takes newcomers off the queue."""
+    def choose(self, sketch: StepSketch, router: Router) -> None:
+        """Fills the sketch: decodes, prefill chunks, newcomers. Takes newcomers off the queue."""
         ...

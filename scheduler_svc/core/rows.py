@@ -30,9 +30,10 @@ class RowMap:
             knows them by it.
         num_decodes: leading rows that decode one token each.
         prefills: the rows behind them.
+        drafts: drafts of each decode row; None = none has any.
     """
 
-    __slots__ = ("decode_slots", "keys", "num_decodes", "prefills", "seqs", "slots")
+    __slots__ = ("decode_slots", "drafts", "keys", "num_decodes", "prefills", "seqs", "slots")
 
     def __init__(self, decodes: list[Sequence], prefills: list[PrefillRow], *, slots: list[int] | None = None) -> None:
         """`slots` is given only when restored: a sequence that has ended no longer knows its slot."""
@@ -42,6 +43,14 @@ class RowMap:
         self.num_decodes = len(decodes)
         self.decode_slots: I64 = np.array(self.slots[: self.num_decodes], np.int64)
         self.prefills = prefills
+        self.drafts: list[int] | None = None
+
+    def drafting(self, drafts: list[int]) -> "RowMap":
+        """The same decode rows, each with so many drafts."""
+        rows = RowMap([], [])
+        rows.seqs, rows.keys, rows.slots = self.seqs, self.keys, self.slots
+        rows.num_decodes, rows.decode_slots, rows.drafts = self.num_decodes, self.decode_slots, drafts
+        return rows
 
     def beside(self, prefills: list[PrefillRow]) -> "RowMap":
         """These decode rows and prefill chunks behind them."""
@@ -49,7 +58,7 @@ class RowMap:
         rows.seqs = self.seqs[:tail] + rows.seqs
         rows.keys = self.keys[:tail] + rows.keys
         rows.slots = self.slots[:tail] + rows.slots
-        rows.num_decodes, rows.decode_slots = self.num_decodes, self.decode_slots
+        rows.num_decodes, rows.decode_slots, rows.drafts = self.num_decodes, self.decode_slots, self.drafts
         return rows
 
     def __len__(self) -> int:
@@ -58,8 +67,12 @@ class RowMap:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens fed."""
-        return self.num_decodes + sum(row.num_tokens for row in self.prefills)
+        """Tokens fed, if each draft is made."""
+        return self.num_decodes + sum(self.drafts or ()) + sum(row.num_tokens for row in self.prefills)
+
+    def drafts_of(self, row: int) -> int:
+        """Drafts of one row."""
+        return self.drafts[row] if self.drafts is not None and row < self.num_decodes else 0
 
     def kinds(self) -> list[int]:
         """The plan's `row_kinds` column."""

@@ -12,7 +12,6 @@ from scheduler_svc.core.admission import Admission
 from scheduler_svc.core.apply import ResultApplier
 from scheduler_svc.core.assemble import assemble
 from scheduler_svc.core.check import ResultCheck
-from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.errors import ResultMismatch
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.frozen import Frozen
@@ -24,6 +23,7 @@ from scheduler_svc.core.policy import AdmissionPolicy
 from scheduler_svc.core.prefix import identity
 from scheduler_svc.core.residency import requeue, settle, withdraw
 from scheduler_svc.core.sequence import Sequence, State, by_key
+from scheduler_svc.core.sketch import StepSketch
 from scheduler_svc.core.snapshot import limits_of, restore_snapshot
 from scheduler_svc.core.state import CoreState
 from scheduler_svc.core.stats import Stats, collect
@@ -126,13 +126,15 @@ class Scheduler(CoreState):
         books = self.executors.get(executor_id)
         if books is None or len(books.in_flight) >= self.policy.plans_in_flight(self.limits):
             return None
-        draft = StepDraft(books, self.queue, books.budget)
-        self.policy.choose(draft, Placement(self.executors, self.policy))
-        if not draft.has_rows and not books.pending_freed and not books.pending_aborted:
-            draft.undo()
+        sketch = StepSketch(books, self.queue, books.budget)
+        self.policy.choose(sketch, Placement(self.executors, self.policy))
+        if not sketch.has_rows and not books.pending_freed and not books.pending_aborted:
+            sketch.undo()
             return None
-        self.counters.count_draft(draft)
-        return assemble(draft, policy=self.policy, limits=self.limits)
+        self.counters.count_sketch(sketch)
+        if books.drafting is not None and sketch.decodes is not None:
+            books.drafting.sent(step=books.next_step, drafted=sketch.decodes.drafts is not None)
+        return assemble(sketch, policy=self.policy, limits=self.limits)
 
     def update(self, executor_id: int, result: StepResult) -> Outputs:
         """RESULT of the oldest plan in flight. Late and unknown ones are counted and dropped.
@@ -148,6 +150,9 @@ class Scheduler(CoreState):
             raise ResultMismatch(f"step {flying[0]} was skipped", executor_id=executor_id, step_id=result.step_id)
         flight = books.in_flight[0]
         news = ResultCheck(books, flight, result).read()
+        if books.drafting is not None and result.device_ns:
+            num_missing = sum(flight.rows.drafts or ()) - sum(news.drafted or ())
+            books.drafting.costs.add(flight.rows.num_tokens - num_missing, result.device_ns)
         books.in_flight.popleft()
         books.last_result_step = result.step_id
         applier = ResultApplier(books)

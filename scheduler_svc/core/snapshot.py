@@ -79,6 +79,8 @@ def _restore_books(record: Data, core: CoreState) -> ExecutorBooks:
         for block in blocks:
             books.tables.append(slot, block)
     books.in_flight.extend(_restore_flight(flight, known) for flight in record["in_flight"])
+    if books.drafting is not None and record.get("drafting") is not None:
+        books.drafting.restore(record["drafting"])
     return books
 
 
@@ -102,4 +104,6 @@ def _restore_flight(record: Data, known: dict[int, Sequence]) -> PlanInFlight:
     seqs = [known[key] for key in record["keys"]]
     count = record["num_decodes"]
     prefills = [PrefillRow(seq, *row) for seq, row in zip(seqs[count:], record["prefills"], strict=True)]
-    return PlanInFlight(Plan(**columns), RowMap(seqs[:count], prefills, slots=record["slots"]))
+    rows = RowMap(seqs[:count], prefills, slots=record["slots"])
+    rows.drafts = record.get("drafts")
+    return PlanInFlight(Plan(**columns), rows)

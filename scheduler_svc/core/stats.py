@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from scheduler_svc.core.counters import Counters
+from scheduler_svc.core.drafting import DraftTotals
 from scheduler_svc.core.grant import RaggedGrant
 from scheduler_svc.core.state import CoreState
 from scheduler_svc.core.types import Limits
@@ -10,7 +11,8 @@ from scheduler_svc.core.types import Limits
 
 @dataclass(frozen=True, slots=True)
 class ExecutorStats:
-    """One executor. `num_scheduled`: rows of its last plan. Blocks: held by sequences, or kept only for prefix hits."""
+    """One executor. `num_scheduled`: rows of its last plan. Blocks: held by sequences, or kept only for prefix hits. `drafts`:
+    None = it drafts nothing."""
 
     executor_id: int
     draining: bool
@@ -22,6 +24,7 @@ class ExecutorStats:
     num_blocks_cached: int
     grant: RaggedGrant
     grant_id: int
+    drafts: DraftTotals | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ def collect(core: CoreState) -> Stats:
             num_blocks_cached=len(books.kv.pool.cached),
             grant=books.grant,
             grant_id=books.grant_id,
+            drafts=books.drafting.totals.copy() if books.drafting is not None else None,
         )
         for books in core.executors.values()
     )

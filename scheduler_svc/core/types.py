@@ -73,6 +73,8 @@ class Limits:
         cadence: `auto` = as layout and grant need it; anything else must agree with them.
         prefill_floor: with a ragged grant, decisions after which whoever waits goes first, prompts beside a large cohort above all;
             0 = as priority says, which is what recordings mean that do not know this setting.
+        drafts: how far drafts run where an executor makes some, in the paged layout: `adaptive` as far as each is worth its price,
+            `fixed` as far as it can, `off` not at all.
     """
 
     max_waiting_requests: int = 2048
@@ -88,6 +90,7 @@ class Limits:
     layout: Literal["paged", "aligned", "stripped"] = "paged"
     cadence: Literal["auto", "on_change", "every_step"] = "auto"
     prefill_floor: int = 0
+    drafts: Literal["adaptive", "fixed", "off"] = "adaptive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class ExecutorInfo:
     layouts: tuple[Layout, ...] = (Layout.PAGED,)
     ragged_granted: bool = False
     ragged_reason: str = ""
+    mtp_depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,7 @@ class Plan:
     block_ids: list[int] = field(default_factory=list)
     copy_src: list[int] = field(default_factory=list)
     copy_dst: list[int] = field(default_factory=list)
+    draft_len: list[int] = field(default_factory=list)
     want_digests: bool = False
 
 
@@ -186,6 +191,8 @@ class StepResult:
         errors: (row, code, message).
         logprobs, prompt_logprobs: row -> opaque.
         num_blocks_in_use: the executor's own count, cross-checked.
+        num_drafted: drafts verified per row; empty = none by any.
+        device_ns: what the step took.
     """
 
     step_id: int
@@ -198,6 +205,8 @@ class StepResult:
     logprobs: dict[int, object] = field(default_factory=dict)
     prompt_logprobs: dict[int, object] = field(default_factory=dict)
     num_blocks_in_use: int = 0
+    num_drafted: Sequence[int] = ()
+    device_ns: int = 0
 
 
 @dataclass(slots=True)

@@ -62,6 +62,10 @@ def full_output(sampling: SimSampling, prompt: Sequence[int]) -> list[int]:
     return output
 
 
+def _chance(luck: int) -> int:
+    return blake2b(b"%d" % luck, digest_size=2).digest()[0]
+
+
 @dataclass(slots=True)
 class _Slot:
     """One sequence on the executor. `ended` until freed."""
@@ -136,6 +140,8 @@ class ModelExecutor:
         result = StepResult(step_id=plan.step_id)
         finished: list[tuple[int, FinishReason]] = []
         skipped, emitted, lengths, tokens, errors = [], [], [], [], []
+        drafts = plan.draft_len or [0] * len(rows)
+        drafted = [0] * len(rows)
         for row, (slot, kind, count, start) in enumerate(rows):
             state = self._slots[slot]
             state.num_planned += count
@@ -149,7 +155,10 @@ class ModelExecutor:
                 self._blind_until = plan.step_id + self._plans_in_flight - 1
                 errors.append((row, "internal", "the row failed"))
             else:
-                made = self._run_row(state, kind, count, start)
+                drafted[row] = self._num_drafted(state, drafts[row], luck=plan.step_id * 31 + slot)
+                made = self._run_row(state, kind, count - drafts[row], start)
+                made += self._verify(state, drafted[row], first=made, luck=plan.step_id * 37 + slot)
+                state.num_planned -= 1 + drafts[row] - len(made) if drafts[row] else 0
                 reason = self._finish(state, kind)
                 if reason is not None:
                     finished.append((row, reason))
@@ -164,6 +173,8 @@ class ModelExecutor:
             self._end(self._slots[rows[row][0]])
         live = {block for state in self._slots.values() if not state.ended for block in state.blocks}
         result.num_blocks_in_use = len(live)
+        result.num_drafted = drafted if any(drafted) else ()
+        result.device_ns = 1000 + 300 * sum(row[2] for row in rows)
         return result
 
     def _demand(self, holds: object, what: str) -> None:
@@ -192,6 +203,9 @@ class ModelExecutor:
             self._demand(not plan.slots and not plan.row_kinds, "repeat_rows with row columns")
             return [(slot, int(RowKind.DECODE), 1, 0) for slot in self._last_slots]
         rows = list(zip(plan.slots, plan.row_kinds, plan.num_tokens, plan.starts, strict=True))
+        for count, kind, fed in zip(plan.draft_len, plan.row_kinds, plan.num_tokens, strict=bool(plan.draft_len)):
+            self._demand(0 <= count <= self.info.mtp_depth, f"{count} drafts; mtp_depth is {self.info.mtp_depth}")
+            self._demand(not count or (kind == RowKind.DECODE and fed == 1 + count), f"{count} drafts in a row that feeds {fed}")
         self._demand(len({row[0] for row in rows}) == len(rows), "a slot has two rows")
         self._demand(sum(row[2] for row in rows) <= self.info.max_num_batched_tokens, "the token budget is exceeded")
         if rows:
@@ -227,6 +241,24 @@ class ModelExecutor:
         prompt, output = state.tokens[: state.num_prompt], state.tokens[state.num_prompt :]
         state.tokens.append(next_token(state.sampling, prompt, output) if intact else GARBAGE)
         return [state.tokens[-1]]
+
+    def _num_drafted(self, state: _Slot, most: int, *, luck: int) -> int:
+        """How many drafts it has an idea for: none behind the last token that may be emitted."""
+        known = len(state.tokens)
+        left = min(state.num_prompt + state.sampling.max_tokens, self.info.max_model_len) - known - 1
+        return max(0, min(most - _chance(luck) % 2, left))
+
+    def _verify(self, state: _Slot, num_drafted: int, *, first: list[int], luck: int) -> list[int]:
+        """Drafts behind the row's own token: some are right and emitted; what wrong ones left in the cache means nothing."""
+        made: list[int] = []
+        num_right = _chance(luck) % (num_drafted + 1)
+        for _ in range(num_drafted):
+            self._demand(len(state.blocks) * self.info.block_size > state.length + len(made), "blocks do not cover a draft")
+        for place in range(state.length, state.length + num_drafted):
+            self._written[self._place(state, place)] = b"draft"
+        while len(made) < num_right and (first + made)[-1] != END_TOKEN:
+            made += self._run_row(state, int(RowKind.DECODE), 1, 0)
+        return made
 
     def _place(self, state: _Slot, position: int) -> tuple[int, int]:
         return state.blocks[position // self.info.block_size], position % self.info.block_size

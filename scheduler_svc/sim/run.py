@@ -26,6 +26,7 @@ class Report:
     num_moved: int
     num_recomputed: int
     prefix_hits: int
+    num_accepted: int
     reasons: dict[str, int]
 
 
@@ -36,11 +37,13 @@ def simulate(
     make_core: Callable[[Limits], Scheduler] = Scheduler,
     thorough: bool = False,
     granted: bool = False,
+    mtp_depth: int = 0,
     **changes: Any,
 ) -> Report:
     """Runs one seed; raises what the core, the executors or the clients find wrong. `make_core` lets a test plant a bug.
 
-    `granted`: what executors declare of ragged cohorts. `changes`: fields of `Limits` that are not drawn.
+    `granted`: what executors declare of ragged cohorts. `mtp_depth`: how many tokens ahead they guess. `changes`: fields of
+    `Limits` that are not drawn.
     """
     random = Random(seed)  # noqa: S311 - a simulation must be repeatable
     limits = Limits(
@@ -54,7 +57,7 @@ def simulate(
     )
     limits = replace(limits, **changes)
     world = World(limits, core=make_core(limits), thorough=thorough)
-    chaos = Chaos(world, random, granted=granted)
+    chaos = Chaos(world, random, granted=granted, mtp_depth=mtp_depth)
     num_refused = sum(chaos.turn() for _ in range(num_turns))
     chaos.calm()
     world.settle()
@@ -71,6 +74,7 @@ def simulate(
         num_moved=counters.num_moved,
         num_recomputed=counters.num_recomputed,
         prefix_hits=counters.prefix_hits,
+        num_accepted=sum(books.drafting.totals.num_accepted_tokens for books in world.core.executors.values() if books.drafting),
         reasons={reason.name: reasons.count(reason) for reason in FinishReason},
     )
 
@@ -78,8 +82,9 @@ def simulate(
 class Chaos:
     """Draws what happens next. All choices come from one generator, in one order."""
 
-    def __init__(self, world: World, random: Random, *, granted: bool = False) -> None:
+    def __init__(self, world: World, random: Random, *, granted: bool = False, mtp_depth: int = 0) -> None:
         self._world = world
+        self._mtp_depth = mtp_depth
         self._granted = granted
         self._random = random
         self._block_size = random.choice((1, 2, 4))
@@ -131,7 +136,8 @@ class Chaos:
     def _join(self) -> None:
         blocks = self._num_blocks
         info = ExecutorInfo(0, "model", self._block_size, blocks, self._random.choice((40, 64)), 10, self._random.choice((8, 64)))
-        self._world.join(replace(info, ragged_granted=self._granted), fail_row=self._fails)
+        info = replace(info, ragged_granted=self._granted, mtp_depth=self._mtp_depth)
+        self._world.join(info, fail_row=self._fails)
 
     def _fails(self, step_id: int, row: int, key: int) -> bool:
         """Some sequences fail soon, often while others rely on what they compute; any row may fail now and then."""

@@ -52,17 +52,17 @@ def never_assemble(patch):
 def remember_a_cohort_across_prompts(patch):
     run = bucketed.BucketedAdmission._run_prompts
 
-    def keeps(self, draft, seqs):
-        assembled = draft.books.cohort.assembled
-        ran = run(self, draft, seqs)
-        draft.books.cohort.assembled = assembled
+    def keeps(self, sketch, seqs):
+        assembled = sketch.books.cohort.assembled
+        ran = run(self, sketch, seqs)
+        sketch.books.cohort.assembled = assembled
         return ran
 
     patch.setattr(bucketed.BucketedAdmission, "_run_prompts", keeps)
 
 
 def feed_prompts_that_begin_elsewhere(patch):
-    patch.setattr(cohort_rows, "start_of", lambda seq, draft, *, policy: 0)
+    patch.setattr(cohort_rows, "start_of", lambda seq, sketch, *, policy: 0)
 
 
 PLANTED = [

@@ -4,13 +4,13 @@ import pytest
 
 from scheduler_svc.core import apply, assemble, residency
 from scheduler_svc.core.blocks import BlockPool
-from scheduler_svc.core.draft import StepDraft
 from scheduler_svc.core.errors import CoreError
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.kv import KvCache
 from scheduler_svc.core.paged import PagedAdmission
 from scheduler_svc.core.rows import RowMap
 from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.sketch import StepSketch
 from scheduler_svc.sim.model_executor import ContractBroken
 from scheduler_svc.sim.run import simulate
 
@@ -27,6 +27,14 @@ def test_safety_then_liveness(chunk):
     assert sum(report.num_preemptions for report in reports) > 0
     assert sum(report.num_moved for report in reports) > 0
     assert all(sum(report.reasons[reason] for report in reports) for reason in ("STOP", "LENGTH", "ABORTED", "ERROR"))
+
+
+@pytest.mark.parametrize("drafts", ["adaptive", "fixed"])
+def test_safety_then_liveness_with_drafts(drafts):
+    reports = [simulate(seed, num_turns=150, mtp_depth=1 + seed % 5, drafts=drafts) for seed in range(2000, 2040)]
+    assert sum(report.num_accepted for report in reports) > 100
+    assert sum(report.num_preemptions for report in reports) > 0
+    assert sum(report.num_moved for report in reports) > 0
 
 
 def test_schedule_that_returns_none_changes_nothing():
@@ -112,7 +120,7 @@ def lose_an_abort(patch):
 
 
 def stale_length(patch):
-    patch.setattr(apply.ResultApplier, "_confirm", lambda self, flight, row, seq: 0)
+    patch.setattr(apply.ResultApplier, "_confirm", lambda self, flight, row, seq, num_tokens: 0)
 
 
 def preempt_forgets_tokens(patch):
@@ -139,7 +147,7 @@ def preempt_drops_the_result_in_flight(patch):
             give_back(books, seq)
             residency.requeue(seq, queue)
 
-    patch.setattr("scheduler_svc.core.draft.preempt", preempt)
+    patch.setattr("scheduler_svc.core.sketch.preempt", preempt)
 
 
 def decode_past_the_end(patch):
@@ -156,8 +164,8 @@ def never_admit_after_a_loss(patch):
 
 
 def forget_blocks_of_the_upper_length(patch):
-    grow = StepDraft.grow_decodes
-    patch.setattr(StepDraft, "grow_decodes", lambda self, rows, short: grow(self, rows, short[1:]))
+    grow = StepSketch.grow_decodes
+    patch.setattr(StepSketch, "grow_decodes", lambda self, rows, short: grow(self, rows, short[1:]))
 
 
 def simulate_all(seeds):

@@ -36,10 +36,10 @@ def limits(**more):
 class CoreMachine(RuleBasedStateMachine):
     """Rules are the core's inputs; teardown lets faults stop and demands that everything ends."""
 
-    def begin(self, limits, *, block_size, num_blocks, granted=False):
+    def begin(self, limits, *, block_size, num_blocks, granted=False, mtp_depth=0):
         """The subclass's initialize rule calls it."""
         self.world = World(limits, thorough=True)
-        self.info = ExecutorInfo(0, "model", block_size, num_blocks, 30, 8, 64, ragged_granted=granted)
+        self.info = ExecutorInfo(0, "model", block_size, num_blocks, 30, 8, 64, ragged_granted=granted, mtp_depth=mtp_depth)
         self.failing = False
         self.join()
 

@@ -20,14 +20,16 @@ class Seq:
 
 @dataclass
 class Outcome:
-    """What a plan did. `fed`: row -> [(position, token)], `tables`: row -> block table, `sampling`: rows that want a token."""
+    """What a plan did. `fed`: row -> [(position, token)], `tables`: row -> block table, `sampling`: rows that want a token, as
+    often as they want one. `drafted`: row -> drafts verified."""
 
     skipped: list[int] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     fed: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     tables: dict[int, list[int]] = field(default_factory=dict)
     sampling: list[int] = field(default_factory=list)
-    emitted: dict[int, int] = field(default_factory=dict)
+    emitted: dict[int, list[int]] = field(default_factory=dict)
+    drafted: dict[int, int] = field(default_factory=dict)
     finished: list[tuple[int, int]] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     blocks_in_use: int = 0
@@ -61,8 +63,9 @@ class Oracle:
             and known + (params.max_tokens > 0) <= self.limits.max_model_len
         )
 
-    def apply(self, plan: Plan, *, tokens: dict[int, int], broken: set[int]) -> Outcome:
-        """`tokens`: row -> what the sampler will say; `broken`: rows that the backend gives up."""
+    def apply(self, plan: Plan, *, tokens: dict[int, list[int]], broken: set[int], ideas: dict[int, list[int]]) -> Outcome:
+        """`tokens`: row -> what the sampler will say, place by place; `broken`: rows that the backend gives up; `ideas`: slot ->
+        what the drafter thinks."""
         for slot in plan.freed_slots:
             self.slots.pop(slot, None)
         for slot in plan.aborted_slots:
@@ -71,9 +74,10 @@ class Oracle:
         for new in plan.new_sequences:
             self.enter(new)
         if plan.repeat_rows:
-            rows = [(slot, DECODE, 1, 0) for slot in self.last_slots]
+            rows = [(slot, DECODE, 1, 0, 0) for slot in self.last_slots]
         else:
-            columns = (plan.slots, plan.row_kinds, plan.num_tokens, plan.starts)
+            drafts = plan.draft_len if len(plan.draft_len) else [0] * len(plan.slots)
+            columns = (plan.slots, plan.row_kinds, plan.num_tokens, plan.starts, drafts)
             rows = [tuple(map(int, row)) for row in zip(*columns, strict=True)]
             self.last_slots = [row[0] for row in rows] or self.last_slots
         given: dict[int, list[int]] = {}
@@ -86,14 +90,15 @@ class Oracle:
             if named[row] in self.slots:
                 self.slots[named[row]].over = True
         for row in running:
-            self.run(row, rows[row], out, token=tokens.get(row, 0), broken=row in broken)
+            idea = ideas.get(named[row], [])[: rows[row][4]]
+            self.run(row, rows[row], out, tokens=tokens[row], broken=row in broken, idea=idea)
         live = [seq for seq in self.slots.values() if not seq.over and not seq.refused]
         out.blocks_in_use = len({block for seq in live for block in seq.blocks})
         out.failed.sort()
         return out
 
     def may_run(self, index: int, row: tuple[int, ...], blocks: list[int], named: list[int], out: Outcome) -> bool:
-        slot, kind, num_tokens, start = row
+        slot, kind, num_tokens, start, drafts = row
         seq = self.slots.get(slot)
         if seq is not None and seq.over:
             out.skipped.append(index)
@@ -106,34 +111,43 @@ class Oracle:
             seq.blocks += blocks
             left = len(seq.tokens) - seq.computed
             good = {
-                DECODE: num_tokens == 1 and left == 1,
-                PREFILL: start == seq.computed and 1 <= num_tokens < left,
-                PREFILL_LAST: start == seq.computed and num_tokens == left,
+                DECODE: num_tokens == 1 + drafts and left == 1,
+                PREFILL: start == seq.computed and 1 <= num_tokens < left and not drafts,
+                PREFILL_LAST: start == seq.computed and num_tokens == left and not drafts,
             }.get(kind, False)
             good = good and seq.computed + num_tokens <= len(seq.blocks) * self.limits.block_size
         if not good:
             out.failed.append(index)
         return good
 
-    def run(self, index: int, row: tuple[int, ...], out: Outcome, *, token: int, broken: bool) -> None:
-        slot, kind, num_tokens, _ = row
+    def run(self, index: int, row: tuple[int, ...], out: Outcome, *, tokens: list[int], broken: bool, idea: list[int]) -> None:
+        slot, kind, num_tokens, _, drafts = row
         seq = self.slots[slot]
-        end = seq.computed + num_tokens
-        out.fed[index] = [(position, seq.tokens[position]) for position in range(seq.computed, end)]
+        room = min(seq.new.num_prompt_tokens + seq.new.sampling.max_tokens, self.limits.max_model_len) - len(seq.tokens)
+        idea = idea[: max(0, room - 1)]
+        end = seq.computed + num_tokens - drafts
+        fed = seq.tokens[seq.computed : end] + idea
+        out.fed[index] = list(enumerate(fed, seq.computed))
         out.tables[index] = list(seq.blocks)
-        seq.computed = end
         samples = kind != PREFILL and seq.new.sampling.max_tokens > 0
         if samples:
-            out.sampling.append(index)
+            out.sampling += [index] * (1 + len(idea))
         if broken:
             out.failed.append(index)
             seq.over = True
             return
-        out.lengths[index] = end
+        seq.computed = end
         reason = 0 if kind == PREFILL or samples else FINISH_LENGTH
         if samples:
-            reason = self.emit(seq, token)
-            out.emitted[index] = token
+            emitted, guesses = [tokens[0]], iter(idea)
+            reason = self.emit(seq, tokens[0])
+            while not reason and next(guesses, None) == emitted[-1]:
+                seq.computed += 1
+                emitted.append(tokens[len(emitted)])
+                reason = self.emit(seq, emitted[-1])
+            out.emitted[index] = emitted
+            out.drafted[index] = len(idea)
+        out.lengths[index] = seq.computed
         if reason:
             out.finished.append((index, reason))
             seq.over = True

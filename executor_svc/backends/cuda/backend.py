@@ -19,11 +19,13 @@ from executor_svc.backends.opened import model_info
 from executor_svc.backends.opened import num_blocks as blocks_of
 from executor_svc.backends.warm_up import plain_batch
 from executor_svc.config import ExecutorSettings
+from executor_svc.drafter import Drafter
+from executor_svc.drafts.make import make_drafter
 from executor_svc.model.errors import ModelError
 from executor_svc.model.load import OpenModel
 from executor_svc.model.score import digests, row_errors, sampled_logprobs, score_prompts
 from executor_svc.model.weights import load_weights
-from executor_svc.plan import PAGED, Batch, Sampled
+from executor_svc.plan import PAGED, U64, Batch, Sampled
 from executor_svc.ragged import RaggedPipeline, RaggedSwitches
 from kernels.cuda.copy_blocks import copy_blocks
 from kernels.layout import BLOCK_SIZE, F32
@@ -42,21 +44,26 @@ class CudaBackend:
         precision = device_precision(settings.precision, device=place.device)
         dtype = DTYPES[precision.name]
         _check(settings, dtype=dtype)
+        depth = settings.mtp_depth if make_drafter(settings, target=None) else 0
         # a graph of all rows has a token for each, even where a step may not feed so many
         most_tokens = max(settings.max_num_batched_tokens, settings.max_num_seqs)
         limits = Limits(settings.max_num_seqs, most_tokens, self._model.max_model_len)
+        max_places = max(settings.max_num_seqs, min(settings.max_num_seqs * (1 + depth), most_tokens))
         with torch.inference_mode():
             weights = load_weights(opened.source, config=opened.config, num_ids=self._model.vocab_size, precision=precision)
             self._decoder = DeviceDecoder(opened.config, weights=weights, dtype=dtype, place=place, limits=limits)
-            self._sampler = DeviceSampler(place, num_ids=self._model.vocab_size, dtype=dtype, max_rows=limits.max_rows)
+            self._sampler = DeviceSampler(place, num_ids=self._model.vocab_size, dtype=dtype, max_rows=max_places)
             max_blocks = -(-limits.max_model_len // BLOCK_SIZE)
-            self._inputs = StepInputs(place, max_rows=limits.max_rows, max_tokens=limits.max_tokens, max_blocks=max_blocks)
+            self._inputs = StepInputs(
+                place, max_rows=limits.max_rows, max_places=max_places, max_tokens=limits.max_tokens, max_blocks=max_blocks
+            )
             count = blocks_of(settings, block_bytes=block_bytes(opened.config, dtype), kv_memory=_kv_memory(settings, place))
             self._cache: DeviceKvCache | None = DeviceKvCache(opened.config, num_blocks=count, dtype=dtype, device=place.device)
         self._graphs = DecodeGraphs(place, self._decode, max_rows=limits.max_rows)
         self._fed: Fed | None = None
         switches = RaggedSwitches(settings.mtp_per_seq_kv, settings.v4_xs_per_seq)
         self._pipeline = plain_pipeline("cuda", opened.config, refused=settings.ragged == "refuse", switches=switches)
+        self._drafter = make_drafter(settings, target=None)
         self._info = self._describe(settings, num_blocks=count, precision=precision.name, dtype=dtype)
         self._warm_up()
         log.info("%s: %s, %d KV blocks of %d tokens in %s", self._model.model_name, place.name, count, BLOCK_SIZE, dtype)
@@ -76,6 +83,8 @@ class CudaBackend:
             ragged_reason=declared.reason,
             layouts=(PAGED,),
             kv_cache_dtype=str(dtype).removeprefix("torch."),
+            drafter=self._drafter.name if self._drafter else "none",
+            mtp_depth=settings.mtp_depth if self._drafter else 0,
         )
 
     @property
@@ -93,9 +102,14 @@ class CudaBackend:
         """See `Backend`."""
         return self._pipeline
 
+    @property
+    def drafter(self) -> Drafter | None:
+        """See `Backend`."""
+        return self._drafter
+
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Sampled:
-        """See `Backend`."""
+        """See `Backend`. Decode without drafts runs as a graph."""
         started_ns = time.perf_counter_ns()
         self._copy(batch)
         if not len(batch.token_ids):
@@ -105,11 +119,11 @@ class CudaBackend:
             size = self._graphs.size_for(len(batch.context_len))
             self._fed = self._inputs.fill(batch, num_rows=size, num_tokens=size)
             ends, logits = self._graphs.run(size)
-            return self._finish(batch, ends, logits, started_ns=started_ns)
+            return self._finish(batch, ends, ends, logits, started_ns=started_ns)
         fed = self._inputs.fill(batch, num_rows=len(batch.context_len), num_tokens=len(batch.token_ids))
         hidden = self._decoder.hidden(fed, cache=self._lent())
-        logits = self._decoder.logits(hidden[fed.sampled])
-        sampled = self._finish(batch, hidden[fed.ends], logits, started_ns=started_ns)
+        places = hidden[fed.sampled]
+        sampled = self._finish(batch, hidden[fed.ends], places, self._decoder.logits(places), started_ns=started_ns)
         sampled.prompt_logprobs = score_prompts(self._host_logits, hidden, batch=batch)
         return sampled
 
@@ -120,16 +134,20 @@ class CudaBackend:
         hidden = self._decoder.hidden(self._fed, cache=self._lent())
         return hidden, self._decoder.logits(hidden)
 
-    def _finish(self, batch: Batch, ends: torch.Tensor, logits: torch.Tensor, *, started_ns: int) -> Sampled:
+    def _finish(self, batch: Batch, ends: torch.Tensor, places: torch.Tensor, logits: torch.Tensor, *, started_ns: int) -> Sampled:
         """Sampling, and all that a plan may want of the last hidden states."""
         forwarded_ns = time.perf_counter_ns()
-        rows = len(batch.context_len)
-        chosen = self._sampler.choose(logits, batch.sample, finite=torch.isfinite(ends[:rows]).all(dim=1))
+        rows, count = len(batch.context_len), len(batch.sample.rows)
+        looked_at = torch.cat((ends[:rows], places[:count]))
+        chosen = self._sampler.choose(logits, batch.sample, finite=torch.isfinite(looked_at).all(dim=1))
+        failed = chosen.scores.failed | ~chosen.finite[rows:]
         return Sampled(
             token_ids=chosen.token_ids,
-            row_errors=row_errors(chosen.finite, failed_rows=batch.sample.rows[chosen.scores.failed]),
+            row_errors=row_errors(batch, finite=chosen.finite[:rows], failed=failed),
+            failed=failed,
             logprobs=sampled_logprobs(batch.sample, chosen.token_ids, scores=chosen.scores),
-            digest=digests(ends[:rows].float().cpu().numpy()) if batch.want_digests else np.zeros(0, np.uint64),
+            digest=_digests(ends[:rows]) if batch.want_digests else np.zeros(0, np.uint64),
+            place_digest=_digests(places) if batch.want_digests and len(batch.drafts_behind) else np.zeros(0, np.uint64),
             forward_ns=forwarded_ns - started_ns,
             sample_ns=time.perf_counter_ns() - forwarded_ns,
         )
@@ -176,6 +194,10 @@ class CudaBackend:
         """See `Backend`."""
         self._cache = None
         self._graphs = DecodeGraphs(self._place, self._decode, max_rows=self._info.max_num_seqs)
+
+
+def _digests(hidden: torch.Tensor) -> U64:
+    return digests(hidden.float().cpu().numpy())
 
 
 def _check(settings: ExecutorSettings, *, dtype: torch.dtype) -> None:

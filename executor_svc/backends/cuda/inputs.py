@@ -44,7 +44,8 @@ class Fed:
 class StepInputs:
     """Owns the buffers. A fill must not begin before the step that reads the one before is over."""
 
-    def __init__(self, place: Place, *, max_rows: int, max_tokens: int, max_blocks: int) -> None:
+    def __init__(self, place: Place, *, max_rows: int, max_places: int, max_tokens: int, max_blocks: int) -> None:
+        """`max_places`: where tokens are chosen, at least `max_rows`."""
         sizes = {
             "token_ids": max_tokens,
             "positions": max_tokens,
@@ -52,7 +53,7 @@ class StepInputs:
             "query_start": max_rows + 1,
             "context_len": max_rows,
             "ends": max_rows,
-            "sampled": max_rows,
+            "sampled": max_places,
             "tables": max_rows * max_blocks,
         }
         self._starts: dict[str, int] = {}
@@ -77,7 +78,7 @@ class StepInputs:
         self._put("context_len", batch.context_len, num_rows, padding=0)
         self._put("ends", ends, num_rows, padding=0)
         sampled = num_rows if num_rows > live_rows else len(batch.sample.rows)
-        self._put("sampled", ends[batch.sample.rows], sampled, padding=0)
+        self._put("sampled", batch.sampled_at, sampled, padding=0)
         width = batch.block_tables.shape[1]
         stop = self._put("tables", batch.block_tables.reshape(-1), live_rows * width, padding=-1)
         self._device[:stop].copy_(self._staged[:stop], non_blocking=True)

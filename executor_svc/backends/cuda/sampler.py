@@ -23,7 +23,7 @@ _MOST_WORDS: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """token_ids: i32 [S]. scores: log-probabilities, and which rows failed. finite: bool [R], of the rows' last hidden states."""
+    """token_ids: i32 [S]. scores: log-probabilities, and which rows failed. finite: bool [F], as asked."""
 
     token_ids: I32
     scores: TokenLogprobs
@@ -46,11 +46,12 @@ class DeviceSampler:
         }
         self._token_ids = torch.zeros(max_rows, dtype=torch.int32, device=place.device)
         self._failed = torch.zeros(max_rows, dtype=torch.uint8, device=place.device)
-        self._fetched = place.host(3 * max_rows, torch.int32)
+        self._fetched = place.host(4 * max_rows, torch.int32)
         place.kernels.prepare(self._sampler.kernel)
 
     def choose(self, logits: torch.Tensor, columns: SampleColumns, *, finite: torch.Tensor) -> Chosen:
-        """`logits` [S or more, V] on the device, rows in the order of `columns`; `finite` bool [R] comes back beside the tokens."""
+        """`logits` [S or more, V] on the device, rows in the order of `columns`; `finite` bool [F] comes back beside the tokens,
+        F at most 2 S or 2 `max_rows`."""
         num_rows, num_end = len(columns.rows), 2 * len(columns.rows)
         if not self._sampler.fits(columns):
             return _on_host(logits, columns, finite=finite)

@@ -20,6 +20,19 @@ class PagedMachine(CoreMachine):
         self.begin(limits, block_size=block_size, num_blocks=num_blocks)
 
 
+class DraftingMachine(CoreMachine):
+    """Everything mixes, and executors guess ahead."""
+
+    @initialize(
+        limits=limits(drafts=st.sampled_from(["adaptive", "fixed"])),
+        block_size=BLOCK_SIZES,
+        num_blocks=NUM_BLOCKS,
+        mtp_depth=st.integers(1, 5),
+    )
+    def start(self, limits, block_size, num_blocks, mtp_depth):
+        self.begin(limits, block_size=block_size, num_blocks=num_blocks, mtp_depth=mtp_depth)
+
+
 class CohortMachine(CoreMachine):
     """One bucket a step, refused and granted, in every layout."""
 
@@ -35,5 +48,7 @@ class CohortMachine(CoreMachine):
 
 PagedMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=QUIET)
 TestPagedMachine = PagedMachine.TestCase
+DraftingMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=QUIET)
+TestDraftingMachine = DraftingMachine.TestCase
 CohortMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=QUIET)
 TestCohortMachine = CohortMachine.TestCase

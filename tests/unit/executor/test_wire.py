@@ -79,7 +79,7 @@ COMMON = frozenset(
     {
         *("step_id", "session_epoch", "token_ids", "length", "timing", "num_blocks_in_use"),
         *("advance", "lead_pad", "copies", "digest"),  # an executor's own account, which the core does not read
-        "num_accepted",  # of drafts, which nobody plans yet
+        "num_accepted",  # what a row emitted says the same
     }
 )
 

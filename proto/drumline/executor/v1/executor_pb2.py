@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from drumline.plan.v1 import plan_pb2 as drumline_dot_plan_dot_v1_dot_plan__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#drumline/executor/v1/executor.proto\x12\x14\x64rumline.executor.v1\x1a\x1b\x64rumline/plan/v1/plan.proto\"4\n\x11RaggedDeclaration\x12\x0f\n\x07granted\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x18\n\x16GetCapabilitiesRequest\"\xb1\x04\n\x17GetCapabilitiesResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x1c\n\x14min_protocol_version\x18\x02 \x01(\r\x12\x18\n\x10software_version\x18\x03 \x01(\t\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x05 \x01(\t\x12\x12\n\nmodel_name\x18\x06 \x01(\t\x12\x12\n\nblock_size\x18\x07 \x01(\r\x12\x12\n\nnum_blocks\x18\x08 \x01(\r\x12\x15\n\rmax_model_len\x18\t \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\n \x01(\r\x12\x1e\n\x16max_num_batched_tokens\x18\x0b \x01(\r\x12\x12\n\nvocab_size\x18\x0c \x01(\r\x12)\n\x07layouts\x18\r \x03(\x0e\x32\x18.drumline.plan.v1.Layout\x12\x11\n\tmtp_depth\x18\x0e \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x0f \x01(\t\x12\x0f\n\x07kernels\x18\x10 \x03(\t\x12\x11\n\tprecision\x18\x11 \x01(\t\x12\x17\n\x0f\x62\x61tch_invariant\x18\x12 \x01(\x08\x12\x37\n\x06ragged\x18\x13 \x01(\x0b\x32\'.drumline.executor.v1.RaggedDeclaration\x12\x12\n\nworld_size\x18\x14 \x01(\r\x12\x0c\n\x04rank\x18\x15 \x01(\r\x12\x16\n\x0ekv_cache_dtype\x18\x16 \x01(\t\"\x11\n\x0fGetModelRequest\"\xea\x01\n\x10GetModelResponse\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_json\x18\x03 \x01(\x0c\x12\x15\n\rchat_template\x18\x04 \x01(\t\x12\x19\n\x0c\x62os_token_id\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07\x61\x64\x64_bos\x18\x06 \x01(\x08\x12\x15\n\reos_token_ids\x18\x07 \x03(\r\x12\x15\n\rmax_model_len\x18\x08 \x01(\r\x12\x12\n\nvocab_size\x18\t \x01(\rB\x0f\n\r_bos_token_id\"\x95\x01\n\x0bOpenSession\x12\x15\n\rsession_epoch\x18\x01 \x01(\x06\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\x12\x14\n\x0cmodel_digest\x18\x03 \x01(\t\x12\x10\n\x08grant_id\x18\x04 \x01(\x04\x12\x16\n\x0eragged_granted\x18\x05 \x01(\x08\x12\x15\n\rragged_reason\x18\x06 \x01(\t\"&\n\rSessionOpened\x12\x15\n\rsession_epoch\x18\x01 \x01(\x06\"\x1c\n\x08\x44raining\x12\x10\n\x08grace_ms\x18\x01 \x01(\r\"{\n\x0fRunPlansRequest\x12\x31\n\x04open\x18\x01 \x01(\x0b\x32!.drumline.executor.v1.OpenSessionH\x00\x12*\n\x04plan\x18\x02 \x01(\x0b\x32\x1a.drumline.plan.v1.StepPlanH\x00\x42\t\n\x07message\"\xb8\x01\n\x10RunPlansResponse\x12\x35\n\x06opened\x18\x01 \x01(\x0b\x32#.drumline.executor.v1.SessionOpenedH\x00\x12.\n\x06result\x18\x02 \x01(\x0b\x32\x1c.drumline.plan.v1.StepResultH\x00\x12\x32\n\x08\x64raining\x18\x03 \x01(\x0b\x32\x1e.drumline.executor.v1.DrainingH\x00\x42\t\n\x07message2\xb4\x02\n\x08\x45xecutor\x12n\n\x0fGetCapabilities\x12,.drumline.executor.v1.GetCapabilitiesRequest\x1a-.drumline.executor.v1.GetCapabilitiesResponse\x12Y\n\x08GetModel\x12%.drumline.executor.v1.GetModelRequest\x1a&.drumline.executor.v1.GetModelResponse\x12]\n\x08RunPlans\x12%.drumline.executor.v1.RunPlansRequest\x1a&.drumline.executor.v1.RunPlansResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#drumline/executor/v1/executor.proto\x12\x14\x64rumline.executor.v1\x1a\x1b\x64rumline/plan/v1/plan.proto\"4\n\x11RaggedDeclaration\x12\x0f\n\x07granted\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x18\n\x16GetCapabilitiesRequest\"\xc2\x04\n\x17GetCapabilitiesResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x1c\n\x14min_protocol_version\x18\x02 \x01(\r\x12\x18\n\x10software_version\x18\x03 \x01(\t\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x05 \x01(\t\x12\x12\n\nmodel_name\x18\x06 \x01(\t\x12\x12\n\nblock_size\x18\x07 \x01(\r\x12\x12\n\nnum_blocks\x18\x08 \x01(\r\x12\x15\n\rmax_model_len\x18\t \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\n \x01(\r\x12\x1e\n\x16max_num_batched_tokens\x18\x0b \x01(\r\x12\x12\n\nvocab_size\x18\x0c \x01(\r\x12)\n\x07layouts\x18\r \x03(\x0e\x32\x18.drumline.plan.v1.Layout\x12\x11\n\tmtp_depth\x18\x0e \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x0f \x01(\t\x12\x0f\n\x07kernels\x18\x10 \x03(\t\x12\x11\n\tprecision\x18\x11 \x01(\t\x12\x17\n\x0f\x62\x61tch_invariant\x18\x12 \x01(\x08\x12\x37\n\x06ragged\x18\x13 \x01(\x0b\x32\'.drumline.executor.v1.RaggedDeclaration\x12\x12\n\nworld_size\x18\x14 \x01(\r\x12\x0c\n\x04rank\x18\x15 \x01(\r\x12\x16\n\x0ekv_cache_dtype\x18\x16 \x01(\t\x12\x0f\n\x07\x64rafter\x18\x17 \x01(\t\"\x11\n\x0fGetModelRequest\"\xea\x01\n\x10GetModelResponse\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_json\x18\x03 \x01(\x0c\x12\x15\n\rchat_template\x18\x04 \x01(\t\x12\x19\n\x0c\x62os_token_id\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07\x61\x64\x64_bos\x18\x06 \x01(\x08\x12\x15\n\reos_token_ids\x18\x07 \x03(\r\x12\x15\n\rmax_model_len\x18\x08 \x01(\r\x12\x12\n\nvocab_size\x18\t \x01(\rB\x0f\n\r_bos_token_id\"\x95\x01\n\x0bOpenSession\x12\x15\n\rsession_epoch\x18\x01 \x01(\x06\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\x12\x14\n\x0cmodel_digest\x18\x03 \x01(\t\x12\x10\n\x08grant_id\x18\x04 \x01(\x04\x12\x16\n\x0eragged_granted\x18\x05 \x01(\x08\x12\x15\n\rragged_reason\x18\x06 \x01(\t\"&\n\rSessionOpened\x12\x15\n\rsession_epoch\x18\x01 \x01(\x06\"\x1c\n\x08\x44raining\x12\x10\n\x08grace_ms\x18\x01 \x01(\r\"{\n\x0fRunPlansRequest\x12\x31\n\x04open\x18\x01 \x01(\x0b\x32!.drumline.executor.v1.OpenSessionH\x00\x12*\n\x04plan\x18\x02 \x01(\x0b\x32\x1a.drumline.plan.v1.StepPlanH\x00\x42\t\n\x07message\"\xb8\x01\n\x10RunPlansResponse\x12\x35\n\x06opened\x18\x01 \x01(\x0b\x32#.drumline.executor.v1.SessionOpenedH\x00\x12.\n\x06result\x18\x02 \x01(\x0b\x32\x1c.drumline.plan.v1.StepResultH\x00\x12\x32\n\x08\x64raining\x18\x03 \x01(\x0b\x32\x1e.drumline.executor.v1.DrainingH\x00\x42\t\n\x07message2\xb4\x02\n\x08\x45xecutor\x12n\n\x0fGetCapabilities\x12,.drumline.executor.v1.GetCapabilitiesRequest\x1a-.drumline.executor.v1.GetCapabilitiesResponse\x12Y\n\x08GetModel\x12%.drumline.executor.v1.GetModelRequest\x1a&.drumline.executor.v1.GetModelResponse\x12]\n\x08RunPlans\x12%.drumline.executor.v1.RunPlansRequest\x1a&.drumline.executor.v1.RunPlansResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,21 +37,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETCAPABILITIESREQUEST']._serialized_start=144
   _globals['_GETCAPABILITIESREQUEST']._serialized_end=168
   _globals['_GETCAPABILITIESRESPONSE']._serialized_start=171
-  _globals['_GETCAPABILITIESRESPONSE']._serialized_end=732
-  _globals['_GETMODELREQUEST']._serialized_start=734
-  _globals['_GETMODELREQUEST']._serialized_end=751
-  _globals['_GETMODELRESPONSE']._serialized_start=754
-  _globals['_GETMODELRESPONSE']._serialized_end=988
-  _globals['_OPENSESSION']._serialized_start=991
-  _globals['_OPENSESSION']._serialized_end=1140
-  _globals['_SESSIONOPENED']._serialized_start=1142
-  _globals['_SESSIONOPENED']._serialized_end=1180
-  _globals['_DRAINING']._serialized_start=1182
-  _globals['_DRAINING']._serialized_end=1210
-  _globals['_RUNPLANSREQUEST']._serialized_start=1212
-  _globals['_RUNPLANSREQUEST']._serialized_end=1335
-  _globals['_RUNPLANSRESPONSE']._serialized_start=1338
-  _globals['_RUNPLANSRESPONSE']._serialized_end=1522
-  _globals['_EXECUTOR']._serialized_start=1525
-  _globals['_EXECUTOR']._serialized_end=1833
+  _globals['_GETCAPABILITIESRESPONSE']._serialized_end=749
+  _globals['_GETMODELREQUEST']._serialized_start=751
+  _globals['_GETMODELREQUEST']._serialized_end=768
+  _globals['_GETMODELRESPONSE']._serialized_start=771
+  _globals['_GETMODELRESPONSE']._serialized_end=1005
+  _globals['_OPENSESSION']._serialized_start=1008
+  _globals['_OPENSESSION']._serialized_end=1157
+  _globals['_SESSIONOPENED']._serialized_start=1159
+  _globals['_SESSIONOPENED']._serialized_end=1197
+  _globals['_DRAINING']._serialized_start=1199
+  _globals['_DRAINING']._serialized_end=1227
+  _globals['_RUNPLANSREQUEST']._serialized_start=1229
+  _globals['_RUNPLANSREQUEST']._serialized_end=1352
+  _globals['_RUNPLANSRESPONSE']._serialized_start=1355
+  _globals['_RUNPLANSRESPONSE']._serialized_end=1539
+  _globals['_EXECUTOR']._serialized_start=1542
+  _globals['_EXECUTOR']._serialized_end=1850
 # @@protoc_insertion_point(module_scope)

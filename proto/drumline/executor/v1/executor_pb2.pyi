@@ -86,6 +86,7 @@ class GetCapabilitiesResponse(_message.Message):
     WORLD_SIZE_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     KV_CACHE_DTYPE_FIELD_NUMBER: _builtins.int
+    DRAFTER_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Newest wire protocol spoken; see `drumline.version`."""
     min_protocol_version: _builtins.int
@@ -111,7 +112,7 @@ class GetCapabilitiesResponse(_message.Message):
     vocab_size: _builtins.int
     """Token ids are 0..vocab_size-1."""
     mtp_depth: _builtins.int
-    """Drafts per step that the executor can make; 0 = none."""
+    """Most drafts of a row that the executor can make and verify in a step; 0 = none."""
     device: _builtins.str
     """For people: `cpu (AMD EPYC)`, `cuda:0 (H200)`."""
     precision: _builtins.str
@@ -124,6 +125,8 @@ class GetCapabilitiesResponse(_message.Message):
     """Rank in that group; 0 (reserved)."""
     kv_cache_dtype: _builtins.str
     """What keys and values are stored as: `float32`, `float16`; empty = float32, or there are none."""
+    drafter: _builtins.str
+    """Who drafts: `none`, `ngram`, `mtp`."""
     @_builtins.property
     def layouts(self) -> _containers.RepeatedScalarFieldContainer[_plan_pb2.Layout.ValueType]: ...
     @_builtins.property
@@ -157,10 +160,11 @@ class GetCapabilitiesResponse(_message.Message):
         world_size: _builtins.int = ...,
         rank: _builtins.int = ...,
         kv_cache_dtype: _builtins.str = ...,
+        drafter: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ragged", b"ragged"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_invariant", b"batch_invariant", "block_size", b"block_size", "device", b"device", "instance_id", b"instance_id", "kernels", b"kernels", "kv_cache_dtype", b"kv_cache_dtype", "layouts", b"layouts", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "min_protocol_version", b"min_protocol_version", "model_digest", b"model_digest", "model_name", b"model_name", "mtp_depth", b"mtp_depth", "num_blocks", b"num_blocks", "precision", b"precision", "protocol_version", b"protocol_version", "ragged", b"ragged", "rank", b"rank", "software_version", b"software_version", "vocab_size", b"vocab_size", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_invariant", b"batch_invariant", "block_size", b"block_size", "device", b"device", "drafter", b"drafter", "instance_id", b"instance_id", "kernels", b"kernels", "kv_cache_dtype", b"kv_cache_dtype", "layouts", b"layouts", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "min_protocol_version", b"min_protocol_version", "model_digest", b"model_digest", "model_name", b"model_name", "mtp_depth", b"mtp_depth", "num_blocks", b"num_blocks", "precision", b"precision", "protocol_version", b"protocol_version", "ragged", b"ragged", "rank", b"rank", "software_version", b"software_version", "vocab_size", b"vocab_size", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -433,6 +433,7 @@ class StepResult(_message.Message):
     TIMING_FIELD_NUMBER: _builtins.int
     NUM_BLOCKS_IN_USE_FIELD_NUMBER: _builtins.int
     ADVANCE_FIELD_NUMBER: _builtins.int
+    NUM_DRAFTED_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """The plan's own."""
     session_epoch: _builtins.int
@@ -453,7 +454,7 @@ class StepResult(_message.Message):
 
     @_builtins.property
     def num_accepted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Drafts accepted per row; empty = 0 for every row."""
+        """Drafts accepted per row: equal to what the target chose, and emitted. Empty = 0 for every row."""
 
     @_builtins.property
     def length(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -497,6 +498,10 @@ class StepResult(_message.Message):
     def copies(self) -> Global___CopyCounters: ...
     @_builtins.property
     def timing(self) -> Global___StepTiming: ...
+    @_builtins.property
+    def num_drafted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Drafts verified per row, at most its `draft_len`: a drafter may have fewer ideas. Empty = 0 for every row."""
+
     def __init__(
         self,
         *,
@@ -518,10 +523,11 @@ class StepResult(_message.Message):
         timing: Global___StepTiming | None = ...,
         num_blocks_in_use: _builtins.int = ...,
         advance: Global___Advance.ValueType = ...,
+        num_drafted: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advance", b"advance", "copies", b"copies", "digest", b"digest", "finish_reason", b"finish_reason", "finished_row", b"finished_row", "lead_pad", b"lead_pad", "length", b"length", "logprobs", b"logprobs", "num_accepted", b"num_accepted", "num_blocks_in_use", b"num_blocks_in_use", "num_emitted", b"num_emitted", "prompt_logprobs", b"prompt_logprobs", "row_errors", b"row_errors", "session_epoch", b"session_epoch", "skipped_row", b"skipped_row", "step_id", b"step_id", "timing", b"timing", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advance", b"advance", "copies", b"copies", "digest", b"digest", "finish_reason", b"finish_reason", "finished_row", b"finished_row", "lead_pad", b"lead_pad", "length", b"length", "logprobs", b"logprobs", "num_accepted", b"num_accepted", "num_blocks_in_use", b"num_blocks_in_use", "num_drafted", b"num_drafted", "num_emitted", b"num_emitted", "prompt_logprobs", b"prompt_logprobs", "row_errors", b"row_errors", "session_epoch", b"session_epoch", "skipped_row", b"skipped_row", "step_id", b"step_id", "timing", b"timing", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,7 +12,7 @@ from scheduler_svc.core.types import Advance, CacheOp, Layout
 
 
 @dataclass(slots=True)
-class StepDraft:
+class StepSketch:
     """What a policy fills. Rows enter the books (upper length, last step) as they are chosen.
 
     Attributes:

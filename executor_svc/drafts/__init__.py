@@ -1,0 +1,1 @@
+"""Who proposes tokens ahead of the target, and what becomes of them."""

@@ -1,0 +1,112 @@
+"""A draft head as the processor runs it: the same layers and kernels as the target's, one of each.
+
+Legend: T positions, H hidden size, V tokens that can be drafted.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from executor_svc.drafts.head_file import HeadFile
+from executor_svc.model.after_attention import AfterAttention, Following, Space, after_attention
+from executor_svc.model.cache import Fed, KvCache, Rotation
+from executor_svc.model.config import ModelConfig
+from executor_svc.model.linear import Linear
+from executor_svc.model.precision import Precision
+from executor_svc.model.rope import rope_tables
+from executor_svc.model.source import TensorSource
+from executor_svc.model.weights import LayerWeights, load_head, load_layer
+from kernels.cpu.rms_norm import rms_norm
+from kernels.layout import F32, I32
+
+NEVER: Final = np.float32(-1e30)
+"""Logit of a token that the head does not know: finite, as the sampler demands, and never chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadWeights:
+    """Everything that is multiplied. `embedding`: the target's, f32 [vocab, H]; `token_ids`: i32 [V], what `head` gives logits
+    of."""
+
+    embedding: F32
+    hidden_norm: F32
+    embed_norm: F32
+    proj: Linear
+    layer: LayerWeights
+    norm: F32
+    head: Linear
+    token_ids: I32
+
+
+def load_head_weights(
+    file: HeadFile, *, target: TensorSource, embedding: F32, config: ModelConfig, precision: Precision
+) -> HeadWeights:
+    """The head's own tensors, and the rows of the target's output head for what it can draft."""
+    one = draft_config(config)
+    return HeadWeights(
+        embedding=embedding,
+        hidden_norm=file.load("hidden_norm.weight"),
+        embed_norm=file.load("embed_norm.weight"),
+        proj=precision.make(file.load("proj.weight"), None),
+        layer=load_layer(file, 0, config=one, precision=precision),
+        norm=file.load("norm.weight"),
+        head=load_head(target, config=config, ids=file.token_ids.astype(np.intp), embedding=embedding, precision=precision),
+        token_ids=file.token_ids,
+    )
+
+
+def draft_config(config: ModelConfig) -> ModelConfig:
+    """The shape of the head's one layer: the model's, without a window."""
+    return replace(config, num_layers=1, windows=(0,))
+
+
+class DraftHead:
+    """One decoder layer with an input of its own. Owns its workspace."""
+
+    def __init__(self, weights: HeadWeights, *, config: ModelConfig, precision: Precision, max_model_len: int) -> None:
+        self._weights = weights
+        self._config = one = draft_config(config)
+        self._pad_rows = precision.pad_rows
+        cos, sin = rope_tables(one.rope, head_dim=one.head_dim, num_positions=max_model_len)
+        self._rotation = Rotation(cos, sin, weights.layer.q_norm, weights.layer.k_norm, one.rms_eps)
+        self._scale = (one.query_scalar or one.head_dim) ** -0.5
+        self._after: AfterAttention = after_attention(weights.layer, Following(weights.norm, None), config=one, space=Space(one))
+
+    @property
+    def token_ids(self) -> I32:
+        """What it gives logits of, rising."""
+        return self._weights.token_ids
+
+    def run(self, before: F32, token_ids: I32, *, fed: Fed, cache: KvCache) -> F32:
+        """States g, f32 [T, H], the caller's own, for the states `before` each token, f32 [T, H], and the tokens, i32 [T].
+
+        Writes the positions' keys and values into `cache`, layer 0.
+        """
+        weights, config, count = self._weights, self._config, len(token_ids)
+        hidden = config.hidden_size
+        pair = np.zeros((self._pad_rows(count), 2 * hidden), np.float32)
+        normed = np.empty((count, hidden), np.float32)
+        rms_norm(before, weight_H=weights.hidden_norm, eps=config.rms_eps, out_TH=normed)
+        pair[:count, :hidden] = normed
+        rms_norm(weights.embedding[token_ids], weight_H=weights.embed_norm, eps=config.rms_eps, out_TH=normed)
+        pair[:count, hidden:] = normed
+        residual = np.ascontiguousarray(weights.proj(pair))
+        x = np.empty_like(residual)
+        rms_norm(residual, weight_H=weights.layer.input_norm, eps=config.rms_eps, out_TH=x)
+        q = np.empty((count, config.num_heads, config.head_dim), np.float32)
+        attended = np.zeros((len(x), config.num_heads * config.head_dim), np.float32)
+        access = cache.begin(fed)
+        access.write(0, weights.layer.qkv(x)[:count], rotation=self._rotation, q_out=q)
+        access.attend(0, q, scale=self._scale, window=0, out=attended[:count].reshape(q.shape))
+        states: F32 = self._after(attended, residual)[:count].copy()
+        return states
+
+    def logits(self, states: F32) -> F32:
+        """f32 [n, vocab] for n states: NEVER for tokens that it does not draft."""
+        count = len(states)
+        rows = np.zeros((self._pad_rows(count), states.shape[1]), np.float32)
+        rows[:count] = states
+        logits: F32 = np.full((count, len(self._weights.embedding)), NEVER, np.float32)
+        logits[:, self._weights.token_ids] = self._weights.head(rows)[:count]
+        return logits
