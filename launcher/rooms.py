@@ -11,6 +11,7 @@ ROOMS: Final = {
     "trace": ("launcher.trace", "Show, explain, compare or export a recording."),
     "law": ("launcher.law", "Show the bucket shattering law on the real scheduler core: no device, no model."),
     "probe": ("launcher.probe", "Ask a service whether it is healthy: status 0 or 1, for health checks."),
+    "train-draft": ("executor_svc.training.__main__", "Distil a draft head for a model, on its own text."),
     "bench": ("bench.__main__", "Measure a running or a fresh server from outside."),
 }
 """Doors that hand everything behind their name to a room's `main(argv) -> int`, whose --help it is, too. Imported when opened."""

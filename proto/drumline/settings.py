@@ -26,13 +26,13 @@ from pydantic_settings import BaseSettings, CliSettingsSource, EnvSettingsSource
 
 from drumline.version import SOFTWARE_VERSION
 
-BENCHES: Final = ("price", "curve", "perplexity", "gpu", "start", "step", "fleet", "peers")
+BENCHES: Final = ("price", "curve", "perplexity", "gpu", "start", "step", "fleet", "mtp", "peers")
 """Commands behind `drumline bench` with settings of their own."""
-SECTIONS: Final = ("gateway", "scheduler", "executor", "serve", "bench", *BENCHES)
+SECTIONS: Final = ("gateway", "scheduler", "executor", "serve", "train_draft", "bench", *BENCHES)
 """Every table of the TOML file and every `DRUMLINE_<SECTION>_` of the environment."""
 CONFIG_ENV: Final = "DRUMLINE_CONFIG"
 _PREFIX: Final = "DRUMLINE_"
-_COMMANDS: Final = {name: f"bench {name}" for name in BENCHES}
+_COMMANDS: Final = {"train_draft": "train-draft", **{name: f"bench {name}" for name in BENCHES}}
 """Sections whose command is not their own name."""
 
 

@@ -8,6 +8,7 @@ from bench.config import BenchSettings
 from bench.curve_config import CurveSettings
 from bench.fleet_config import FleetSettings
 from bench.gpu_config import GpuSettings
+from bench.mtp_config import MtpSettings
 from bench.peers_config import PeersSettings
 from bench.perplexity_config import PerplexitySettings
 from bench.price_config import PriceSettings
@@ -15,6 +16,7 @@ from bench.start_config import StartSettings
 from bench.step_config import StepSettings
 from drumline.settings import SECTIONS, ServiceSettings, flag_of
 from executor_svc.config import ExecutorSettings
+from executor_svc.training.config import TrainDraftSettings
 from gateway.config import GatewaySettings
 from launcher.config import ServeSettings
 from scheduler_svc.config import SchedulerSettings
@@ -27,6 +29,7 @@ KINDS: dict[str, type[ServiceSettings]] = {
     "fleet": FleetSettings,
     "gateway": GatewaySettings,
     "gpu": GpuSettings,
+    "mtp": MtpSettings,
     "peers": PeersSettings,
     "perplexity": PerplexitySettings,
     "price": PriceSettings,
@@ -34,6 +37,7 @@ KINDS: dict[str, type[ServiceSettings]] = {
     "serve": ServeSettings,
     "start": StartSettings,
     "step": StepSettings,
+    "train_draft": TrainDraftSettings,
 }
 
 

@@ -1,0 +1,25 @@
+"""Settings of `drumline bench mtp`."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from drumline.settings import ServiceSettings
+
+
+class MtpSettings(ServiceSettings):
+    """Drafts against none, on chat questions, in turn: tokens/s, tokens per step, acceptance by place, and whether answers are
+    equal.
+
+    What stands behind -- is handed to every `drumline serve`.
+    """
+
+    drafter: tuple[Literal["ngram", "mtp"], ...] = Field(default=("ngram", "mtp"), description="Drafter to measure; repeat it.")
+    depth: tuple[int, ...] = Field(default=(3,), description="Most drafts of a row in a step; repeat it.")
+    drafts: Literal["adaptive", "fixed"] = Field(default="adaptive", description="As the scheduler's --drafts.")
+    streams: tuple[int, ...] = Field(default=(1, 8, 32), description="Clients at work at the same time; repeat it.")
+    temperature: float = Field(default=0.0, ge=0, le=2, description="Of every answer; above 0 they are seeded, with top-p 0.9.")
+    max_tokens: int = Field(default=128, ge=1, description="Most tokens of an answer.")
+    repetitions: int = Field(default=3, ge=1, le=100, description="Runs of each server, in turn.")
+    json_file: Path | None = Field(default=None, description="Write the figures there, as JSON.")
