@@ -6,6 +6,7 @@ import sys
 
 from drumline import logs, settings, startup
 from drumline.errors import DrumlineError
+from scheduler_svc import garbage
 from scheduler_svc.config import SchedulerSettings
 from scheduler_svc.process import serve
 
@@ -15,6 +16,7 @@ def main(argv: list[str] | None = None) -> int:
     options = settings.load(SchedulerSettings, section="scheduler", argv=sys.argv[1:] if argv is None else argv)
     logs.configure("scheduler", level=options.log_level)
     startup.exit_on_signals()
+    garbage.calm()
     try:
         _run(options)
     except DrumlineError as error:

@@ -20,6 +20,7 @@ from drumline.trace.frames import Deferred, Header, Kind, pack_state
 from drumline.trace.ring import DEFAULT_BYTES, DEFAULT_FRAMES, Ring
 from drumline.trace.sink import RawFrame, SegmentSink
 from drumline.trace.writer import SegmentWriter, make_directory
+from scheduler_svc import garbage
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 """Compressed size at which a segment ends."""
@@ -203,7 +204,8 @@ class FileRecorder:
         """The frame and about its bytes; no frame when it cannot be made, which must not end serving. No segment can begin then, so
         files end here by name instead of growing for ever; the ring goes on without. Not tried again: each step would pay."""
         try:
-            state = self._freeze()
+            with garbage.quiet():
+                state = self._freeze()
             executors = [[key, one.address, one.capabilities, list(one.in_flight)] for key, one in self._executors.items()]
             if state.num_bytes > MAX_TRACE_FRAME_BYTES // 2:
                 raise ValueError(f"the snapshot has about {state.num_bytes} bytes; the limit is {MAX_TRACE_FRAME_BYTES // 2}")
