@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
 from bench.client import BenchError
 from bench.mtp_config import MtpSettings
-from bench.scrape import scrape
+from bench.scrape import PREFIX
 from bench.server import Server, handed_on, started
 from drumline import settings
 
@@ -124,14 +125,16 @@ async def _turn(arm: Arm, server: Server, wanted: MtpSettings, *, streams: int) 
 async def _drafts(server: Server) -> dict[str, float]:
     if not server.metrics_url:
         raise BenchError("the server exposes no metrics")
-    samples = await scrape(server.metrics_url)
-    found = {name.removeprefix(_SPEC): value for name, value in samples.items() if name.startswith(_SPEC)}
-    async with httpx.AsyncClient(trust_env=False) as http:
-        text = (await http.get(server.metrics_url)).text
-    for line in text.splitlines():
-        if "num_accepted_tokens_per_pos_total{" in line:
-            place = line.split('position="')[1].split('"')[0]
-            found[f"accepted{place}"] = float(line.rsplit(" ", 1)[1])
+    async with httpx.AsyncClient(trust_env=False, timeout=10) as http:
+        text = (await http.get(server.metrics_url)).raise_for_status().text
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            name = sample.name.removeprefix(PREFIX).removeprefix(_SPEC)
+            if "position" in sample.labels and name.endswith("_total"):
+                name = f"accepted{sample.labels['position']}"
+            if sample.name.startswith(PREFIX + _SPEC):
+                found[name] = found.get(name, 0.0) + sample.value
     return found
 
 

@@ -15,7 +15,9 @@ class MtpSettings(ServiceSettings):
     What stands behind -- is handed to every `drumline serve`.
     """
 
-    drafter: tuple[Literal["ngram", "mtp"], ...] = Field(default=("ngram", "mtp"), description="Drafter to measure; repeat it.")
+    drafter: tuple[Literal["ngram", "mtp"], ...] = Field(
+        default=("ngram",), description="Drafter to measure; repeat it. mtp needs a draft head."
+    )
     depth: tuple[int, ...] = Field(default=(3,), description="Most drafts of a row in a step; repeat it.")
     drafts: Literal["adaptive", "fixed"] = Field(default="adaptive", description="As the scheduler's --drafts.")
     streams: tuple[int, ...] = Field(default=(1, 8, 32), description="Clients at work at the same time; repeat it.")

@@ -91,14 +91,12 @@ class Trainer:
             target = (window.hidden[counted] @ frozen.head.T).log_softmax(-1)
             best = target.argmax(-1)
         each, right = [], []
-        reached = torch.ones(len(best), dtype=torch.bool)
         total = torch.zeros(())
         for index, state in enumerate(states):
             logits = (state[counted] @ frozen.head.T).log_softmax(-1)
             loss = F.kl_div(logits, target, log_target=True, reduction="batchmean")
             total = total + STEP_WEIGHTS[index] * loss
             each.append(loss.detach())
-            reached = reached & (logits.argmax(-1) == best)
             right.append(float((logits.argmax(-1) == best).float().mean()))
         return total, each, right
 
