@@ -6,6 +6,8 @@ from rich.console import Console
 
 from bench.mtp import Turn, arms_of, differences, table_of
 from bench.mtp_config import MtpSettings
+from drumline.settings import resolve
+from launcher.config import ServeSettings
 
 
 def turn(arm: str, seconds: float, *, texts=("a", "b"), drafts=(0, 0, ())) -> Turn:
@@ -40,6 +42,11 @@ def test_what_nobody_drafted_has_no_acceptance() -> None:
 def test_a_different_word_is_named() -> None:
     assert differences([turn("none", 1.0), turn("mtp 2", 1.0)]) == []
     assert differences([turn("none", 1.0), turn("mtp 2", 1.0, texts=("a", "c"))]) == ["mtp 2 at 1 streams, question 2"]
+
+
+def test_serve_takes_the_flags_of_every_arm() -> None:
+    for arm in arms_of(MtpSettings(drafter=("ngram", "mtp"), depth=(1, 3))):
+        resolve(ServeSettings, section="serve", argv=list(arm.flags), environ={})
 
 
 def test_arms_differ_in_drafts_only() -> None:
