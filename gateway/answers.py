@@ -221,8 +221,10 @@ def responses(
     if answer is not None:
         documented[200] = {"model": answer, "description": "Done."}
     if streamed is not None:
-        events = {"schema": {"type": "string", "description": f"Events, each a {streamed.__name__}."}}
-        documented[200]["content"] = {"text/event-stream": events}
+        data = {"type": "string", "description": f"A {streamed.__name__} or an ErrorBody in JSON; the last event's is [DONE]."}
+        # Before OpenAPI 3.2 the schema of a stream describes each of its events.
+        event = {"type": "object", "properties": {"data": data}, "required": ["data"]}
+        documented[200]["content"] = {"text/event-stream": {"schema": event}}
     for status in statuses or _GENERATING:
         documented[status] = {"model": ErrorBody, "description": _MEANING[status]}
     return documented
