@@ -17,7 +17,7 @@ def write_card(trainer: Trainer) -> None:
     num_batches = 0
     with torch.no_grad():
         for first in range(0, len(held_out), settings.batch):
-            _, _, right = trainer.losses(held_out.of(list(range(first, min(first + settings.batch, len(held_out))))))
+            right = trainer.right(held_out.of(list(range(first, min(first + settings.batch, len(held_out))))))
             totals = [total + one for total, one in zip(totals, right, strict=True)]
             num_batches += 1
     num_tokens = count_tokens(folder)
