@@ -18,11 +18,11 @@ import torch
 from kernels.cpu.after_attention import AfterAttention, Workspace, after_attention
 from kernels.cpu.crew import set_num_threads
 from kernels.cpu.gated_mul import gelu_mul, silu_mul
-from kernels.cpu.group_linear import group_linear
+from kernels.cpu.group_linear import group_linear, packed
 from kernels.cpu.paged_attention import paged_attention
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
 from kernels.cpu.sample import sample
-from kernels.group_weights import GROUP, GroupWeights, PackedGroups, pack
+from kernels.group_weights import GROUP, GroupWeights, PackedGroups
 from kernels.layout import BLOCK_SIZE, F32, cache_shapes
 
 HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64
@@ -142,7 +142,7 @@ def four_bits(num_out: int, num_in: int) -> PackedGroups:
     """Random codes."""
     scale = np.full((num_out, num_in // GROUP), 0.01, np.float16)
     codes = np.random.default_rng(num_out).integers(0, 16, (num_out, num_in)).astype(np.uint8)
-    return pack(GroupWeights(codes, scale, scale * np.float16(-7.5)))
+    return packed(GroupWeights(codes, scale, scale * np.float16(-7.5)))
 
 
 def layer_line(num_rows: int) -> str:

@@ -9,8 +9,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from kernels.cpu.group_linear import group_linear
-from kernels.group_weights import GroupWeights, pack
+from kernels.cpu.group_linear import group_linear, packed
+from kernels.group_weights import GroupWeights
 from kernels.layout import F32
 
 MAX_ROWS: Final = 256
@@ -52,7 +52,7 @@ class GroupLinear:
     integer sums cannot depend on the batch."""
 
     def __init__(self, weights: GroupWeights, bias: F32 | None) -> None:
-        self.weights = pack(weights)
+        self.weights = packed(weights)
         self.bias = bias
 
     def __call__(self, x: F32) -> F32:

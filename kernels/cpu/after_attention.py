@@ -12,6 +12,7 @@ import numpy as np
 from kernels.cpu.crew import helpers, together
 from kernels.cpu.gated_mul import gated_row
 from kernels.cpu.group_linear import Rows, multiply, new_rows, round_rows
+from kernels.cpu.group_tile import PANEL
 from kernels.cpu.jit import jit
 from kernels.cpu.quantise_rows import quantise_rows
 from kernels.cpu.rms_norm import add_norm_row, norm_row
@@ -164,6 +165,9 @@ def _check_layer(layer: AfterAttention) -> None:
     hidden, gated = layer.out.num_out, layer.down.num_in
     if (layer.gate_up.num_in, layer.gate_up.num_out, layer.down.num_out) != (hidden, 2 * gated, hidden):
         raise ValueError(f"gate_up or down do not fit {hidden} hidden and {gated} feed-forward elements")
+    for part in (layer.out, layer.gate_up, layer.down, layer.qkv):
+        if part is not None and part.panel != PANEL:
+            raise ValueError(f"weights are packed for panels of {part.panel} outputs, this processor's kernel has {PANEL}")
     if layer.qkv is not None and layer.qkv.num_in != hidden:
         raise ValueError(f"qkv has {layer.qkv.num_in} inputs for {hidden} hidden elements")
     widths = {"post_norm": hidden, "next_norm": hidden, "attention_norm": hidden, "gated_norm": hidden}

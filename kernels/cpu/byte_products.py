@@ -5,7 +5,7 @@ are 0..15 or -127..127: an int16 lane holds 16 products of 15 * 127 (30,480) or 
 `pmaddubsw` never saturates; an int32 lane holds the 32 products of a group (516,128), which float32 holds too. VNNI's `vpdpbusd`
 (not `vpdpbusds`) adds 4 products to int32 and saturates nowhere.
 
-Legend: `unsigned` and `signed` are BYTES of 8 outputs x 4 inputs, a lane of the sums is an output.
+Legend: codes and `signed` are bytes of 8 or 16 outputs x 4 inputs, a lane of the sums is an output.
 """
 
 import functools
@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
-from kernels.cpu.integer_lanes import BYTES, I1, I16, INTS, SHORTS, every, neighbours
+from kernels.cpu.integer_lanes import I1, I16, OF_8, OF_16, Vectors, every, neighbours
 from kernels.cpu.jit import cache_apart, intrinsic, jit, processor_has
 from kernels.cpu.lanes import call, pointer
 from kernels.group_weights import I8, LARGEST, U8
@@ -30,13 +30,15 @@ WIDE: Final = ir.VectorType(I16, 32)
 
 
 class Form(Protocol):
-    """Emitters of one form. `small` is the type in which a group of 4-bit codes is summed, before `small_sum` makes INTS of it.
+    """Emitters of one form. `small` is the type in which a group of 4-bit codes is summed, before `small_sum` makes ints of it.
 
     Attributes:
         name: for people.
+        vectors: the types that it works on.
     """
 
     name: str
+    vectors: Vectors
     small: ir.VectorType
 
     def add_small(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
@@ -44,11 +46,11 @@ class Form(Protocol):
         ...
 
     def small_sum(self, builder: Any, total: Any) -> Any:
-        """INTS: what `add_small` summed."""
+        """Ints: what `add_small` summed."""
         ...
 
     def add_signed(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
-        """INTS: total + -127..127 times -127..127."""
+        """Ints: total + -127..127 times -127..127."""
         ...
 
 
@@ -56,7 +58,8 @@ class Portable:
     """Plain LLVM IR, for any processor."""
 
     name = "portable"
-    small = INTS
+    vectors = OF_8
+    small = OF_8.ints
 
     def add_small(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
         """See `Form`."""
@@ -72,26 +75,27 @@ class Portable:
 
     def _add(self, builder: Any, total: Any, a: Any, b: Any) -> Any:
         pairs = neighbours(builder, builder.mul(a, b))
-        return builder.add(total, neighbours(builder, builder.sext(pairs, ir.VectorType(INTS.element, 16))))
+        return builder.add(total, neighbours(builder, builder.sext(pairs, ir.VectorType(self.small.element, 16))))
 
 
 class Avx2:
     """`pmaddubsw` and `pmaddwd`: a group of 4-bit codes stays in int16 until its end."""
 
     name = "avx2"
-    small = SHORTS
+    vectors = OF_8
+    small = OF_8.shorts
 
     def add_small(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
         """See `Form`."""
-        return builder.add(total, call(builder, "llvm.x86.avx2.pmadd.ub.sw", SHORTS, codes, signed))
+        return builder.add(total, call(builder, "llvm.x86.avx2.pmadd.ub.sw", self.small, codes, signed))
 
     def small_sum(self, builder: Any, total: Any) -> Any:
         """See `Form`."""
-        return call(builder, "llvm.x86.avx2.pmadd.wd", INTS, total, every(SHORTS, 1))
+        return call(builder, "llvm.x86.avx2.pmadd.wd", self.vectors.ints, total, every(self.small, 1))
 
     def add_signed(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
         """See `Form`."""
-        pairs = call(builder, "llvm.x86.avx2.pmadd.ub.sw", SHORTS, *without_sign(builder, codes, signed))
+        pairs = call(builder, "llvm.x86.avx2.pmadd.ub.sw", self.small, *without_sign(builder, codes, signed))
         return builder.add(total, self.small_sum(builder, pairs))
 
 
@@ -99,12 +103,14 @@ class Vnni:
     """`vpdpbusd`, one instruction for 32 products: AVX512-VNNI with VL, or AVX-VNNI. LLVM takes the one that the processor has."""
 
     name = "vnni"
-    small = INTS
+    vectors = OF_8
+    small = OF_8.ints
+    product = "llvm.x86.avx512.vpdpbusd.256"
 
     def add_small(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
-        """See `Form`. Operands as 8 x i32: LLVM before 22 knows no other, and 22 turns them into bytes by itself."""
-        operands = (builder.bitcast(operand, INTS) for operand in (codes, signed))
-        return call(builder, "llvm.x86.avx512.vpdpbusd.256", INTS, total, *operands)
+        """See `Form`. Operands as i32: LLVM before 22 knows no other, and 22 turns them into bytes by itself."""
+        operands = (builder.bitcast(operand, self.small) for operand in (codes, signed))
+        return call(builder, self.product, self.small, total, *operands)
 
     def small_sum(self, builder: Any, total: Any) -> Any:
         """See `Form`."""
@@ -115,13 +121,30 @@ class Vnni:
         return self.add_small(builder, total, *without_sign(builder, codes, signed))
 
 
+class Vnni512(Vnni):
+    """The same for 64 products and 16 outputs: AVX512-VNNI with BW."""
+
+    name = "vnni512"
+    vectors = OF_16
+    small = OF_16.ints
+    product = "llvm.x86.avx512.vpdpbusd.512"
+
+    def add_signed(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
+        """See `Form`. There is no `psign` of 512 bits; a code of 0 needs no sign."""
+        zero = every(self.vectors.bytes, 0)
+        turned = builder.select(builder.icmp_signed("<", codes, zero), builder.sub(zero, signed), signed)
+        return self.add_small(builder, total, call(builder, "llvm.abs.v64i8", self.vectors.bytes, codes, I1(0)), turned)
+
+
 def without_sign(builder: Any, codes: Any, signed: Any) -> tuple[Any, Any]:
     """|codes| and `signed` with the codes' signs: the same products, the first factor unsigned. One |codes| serves all rows."""
-    return call(builder, "llvm.abs.v32i8", BYTES, codes, I1(0)), call(builder, "llvm.x86.avx2.psign.b", BYTES, signed, codes)
+    kind = OF_8.bytes
+    return call(builder, "llvm.abs.v32i8", kind, codes, I1(0)), call(builder, "llvm.x86.avx2.psign.b", kind, signed, codes)
 
 
 def products_of(form: Form) -> Callable[..., Any]:
-    """An intrinsic (codes u8, weights i8, signed i8, each [32]; small, large, i32 [8]): both kinds of products of one vector."""
+    """An intrinsic (codes u8, weights i8, signed i8, each [4 N]; small, large, i32 [N], of N outputs): both kinds of products."""
+    vectors = form.vectors
 
     def products(typingctx: Any, codes: Any, weights: Any, signed: Any, small: Any, large: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -129,10 +152,10 @@ def products_of(form: Form) -> Callable[..., Any]:
                 zero = context.get_constant(types.intp, 0)
                 return pointer(context, builder, signature.args[index], args[index], zero, to=to)
 
-            few, some, x = (builder.load(at(index, BYTES), align=1) for index in range(3))
+            few, some, x = (builder.load(at(index, vectors.bytes), align=1) for index in range(3))
             total = form.small_sum(builder, form.add_small(builder, every(form.small, 0), few, x))
-            builder.store(total, at(3, INTS), align=4)
-            builder.store(form.add_signed(builder, every(INTS, 0), some, x), at(4, INTS), align=4)
+            builder.store(total, at(3, vectors.ints), align=4)
+            builder.store(form.add_signed(builder, every(vectors.ints, 0), some, x), at(4, vectors.ints), align=4)
             return context.get_dummy_value()
 
         return types.void(codes, weights, signed, small, large), codegen
@@ -141,6 +164,7 @@ def products_of(form: Form) -> Callable[..., Any]:
 
 
 _products = products_of(Vnni())
+_products_512 = products_of(Vnni512())
 
 
 @jit
@@ -148,27 +172,37 @@ def _vnni(codes: U8, weights: I8, signed: I8, small: I32s, large: I32s) -> None:
     _products(codes, weights, signed, small, large)
 
 
-def is_exact(run: Callable[..., None] = _vnni) -> bool:
+@jit
+def _vnni_512(codes: U8, weights: I8, signed: I8, small: I32s, large: I32s) -> None:
+    _products_512(codes, weights, signed, small, large)
+
+
+def is_exact(form: Form, run: Callable[..., None] | None = None) -> bool:
     """Runs `products_of` a form on one vector, extremes among its codes, and compares every lane with plain integers."""
-    rng = np.random.default_rng(1)
-    codes, weights = rng.integers(0, 16, 32).astype(np.uint8), rng.integers(-LARGEST, LARGEST + 1, 32).astype(np.int8)
-    signed = rng.integers(-LARGEST, LARGEST + 1, 32).astype(np.int8)
+    outputs, rng = form.vectors.outputs, np.random.default_rng(1)
+    codes = rng.integers(0, 16, 4 * outputs).astype(np.uint8)
+    weights, signed = rng.integers(-LARGEST, LARGEST + 1, (2, 4 * outputs)).astype(np.int8)
     codes[:8], weights[:8] = 15, [LARGEST] * 4 + [-LARGEST] * 4
     signed[:12] = [LARGEST] * 6 + [-LARGEST] * 6
-    sums = np.zeros((2, 8), np.int32)
-    run(codes, weights, signed, sums[0], sums[1])
+    sums = np.zeros((2, outputs), np.int32)
+    (run or (_vnni if outputs == OF_8.outputs else _vnni_512))(codes, weights, signed, sums[0], sums[1])
     products = [x.astype(int) * signed.astype(int) for x in (codes, weights)]
-    return np.array_equal(sums, np.reshape(products, (2, 8, 4)).sum(2))
+    return np.array_equal(sums, np.reshape(products, (2, outputs, 4)).sum(2))
 
 
-def choose(has: Callable[..., bool], *, exact: Callable[[], bool] = is_exact) -> Form:
-    """The best form for a processor that `has` such features; `exact` says whether VNNI computes right there.
+def choose(has: Callable[..., bool], *, exact: Callable[[Form], bool] = is_exact) -> Form:
+    """The best form for a processor that `has` such features; `exact` says whether one with VNNI computes right there.
 
     When it does not, a warning says so, and kernels that are defined from now on are cached apart from those with VNNI.
     """
-    if has("avx512vnni", "avx512vl", "avx2") or has("avxvnni", "avx2"):
-        if exact():
-            return Vnni()
+    vnni: Form | None = None
+    if has("avx512vnni", "avx512vl", "avx512bw", "avx2"):
+        vnni = Vnni512()
+    elif has("avx512vnni", "avx512vl", "avx2") or has("avxvnni", "avx2"):
+        vnni = Vnni()
+    if vnni is not None:
+        if exact(vnni):
+            return vnni
         log.warning("vpdpbusd of this processor does not give the sums of plain integers: integer layers go on with AVX2")
         cache_apart(Avx2.name)
     return Avx2() if has("avx2") else Portable()

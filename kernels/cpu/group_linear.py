@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from kernels.cpu.crew import helpers, together
-from kernels.cpu.group_tile import tile_of_4_bits, tile_of_8_bits
+from kernels.cpu.group_tile import MOST_ROWS, PANEL, tile_of_4_bits, tile_of_8_bits
 from kernels.cpu.jit import inlined, jit
 from kernels.cpu.quantise_rows import quantise_rows
 from kernels.cpu.team import done_then_take, new_team, take, wait
-from kernels.group_weights import GROUP, I8, PANEL, U8, U16, PackedGroups
+from kernels.group_weights import GROUP, I8, U8, U16, GroupWeights, PackedGroups, pack
 from kernels.layout import F32, I64, check_array
 
 SERIAL_PRODUCTS = 1 << 23
@@ -25,7 +25,7 @@ ROWS_AT_ONCE = 32
 """Rows whose codes stay in the first-level cache while the panels of an item pass by."""
 ROWS_PER_ITEM = 128
 """Rows of a work item: their codes stay in the second-level cache."""
-PANELS_PER_ITEM = 8
+PANELS_PER_ITEM = 64 // PANEL
 """Panels of a work item: few enough that threads finish together."""
 
 
@@ -35,13 +35,19 @@ Rows = tuple[I8, F32]
 """Codes i8 [M, K] and scales f32 [M, G, 2] of `quantise_rows`."""
 
 
-def _rows_of(tile: Callable[..., None]) -> Callable[..., None]:
-    """Rows first..last-1 times one panel, with the tile for the weights' bits; the first result goes to out.flat[place]."""
+def _rows_of(tile: Callable[..., None], *, most: int) -> Callable[..., None]:
+    """Rows first..last-1 times one panel, with the tile for the weights' bits, of at most so many rows; the first result goes to
+    out.flat[place]."""
 
     def rows_of(weights: Matrix, rows: Rows, panel: int, first: int, last: int, out: F32, place: int, stride: int) -> None:
         codes, scales = weights
         x, x_scales = rows
         groups = x.shape[1] // GROUP
+        if most == 8:
+            while first + 8 <= last:
+                tile(8, codes, scales, x, x_scales, panel, first, groups, out, place, stride)
+                first += 8
+                place += 8 * stride
         while first + 4 <= last:
             tile(4, codes, scales, x, x_scales, panel, first, groups, out, place, stride)
             first += 4
@@ -57,8 +63,8 @@ def _rows_of(tile: Callable[..., None]) -> Callable[..., None]:
     return inlined(rows_of)
 
 
-_rows_of_4_bits = _rows_of(tile_of_4_bits)
-_rows_of_8_bits = _rows_of(tile_of_8_bits)
+_rows_of_4_bits = _rows_of(tile_of_4_bits, most=MOST_ROWS[4])
+_rows_of_8_bits = _rows_of(tile_of_8_bits, most=MOST_ROWS[8])
 
 
 @jit
@@ -125,6 +131,11 @@ def _run_all(board: I64, most: int, *args: Any) -> None:
     together(board, most, _run, args)
 
 
+def packed(weights: GroupWeights) -> PackedGroups:
+    """A matrix as this processor's kernel reads it. Done once, at load."""
+    return pack(weights, panel=PANEL)
+
+
 def new_rows(num_rows: int, num_in: int) -> Rows:
     """Memory for rounded rows."""
     return np.empty((num_rows, num_in), np.int8), np.empty((num_rows, num_in // GROUP, 2), np.float32)
@@ -140,6 +151,8 @@ def group_linear(x_MK: F32, *, weights: PackedGroups, out_MN: F32) -> None:
     check_array("out_MN", out_MN, dtype=np.float32, ndim=2)
     if x_MK.shape[1] != weights.num_in or out_MN.shape != (x_MK.shape[0], weights.num_out):
         raise ValueError(f"x {x_MK.shape} and out {out_MN.shape} do not fit weights of {weights.num_out} x {weights.num_in}")
+    if weights.panel != PANEL:
+        raise ValueError(f"weights are packed for panels of {weights.panel} outputs, this processor's kernel has {PANEL}")
     args = (new_team(2), x_MK, (weights.codes, weights.scales), weights.bits, new_rows(*x_MK.shape), out_MN)
     worth_it = x_MK.shape[0] * weights.num_in * weights.num_out >= SERIAL_PRODUCTS
     _run_all(*helpers(worth_it=worth_it), *args)

@@ -1,4 +1,4 @@
-"""The inside of `group_linear`: a few rows of integer inputs times one panel of 8 outputs, over all of K.
+"""The inside of `group_linear`: a few rows of integer inputs times one panel of outputs, over all of K.
 
 Integer sums are exact, and the float32 ones follow the groups in order, so a row has the same bits in a tile of any height.
 """
@@ -13,14 +13,17 @@ from kernels.cpu import byte_products
 from kernels.cpu import integer_lanes as ints
 from kernels.cpu.jit import intrinsic
 from kernels.cpu.lanes import F32, I8, I32, pointer, prefetch_line
-from kernels.group_weights import GROUP, PANEL
+from kernels.group_weights import GROUP, LINE
 
 FORM = byte_products.chosen()
+VECTORS = FORM.vectors
+PANEL = VECTORS.outputs
+"""Outputs that a tile computes side by side: one for each int32 lane."""
+MOST_ROWS = {4: 8 if PANEL == 16 else 4, 8: 4}
+"""Rows of the tallest tile by the weights' bits: the sums of all, and the weights that they share, must fit into the registers."""
 QUADS = GROUP // 4
 QUAD_BYTES = 4 * PANEL
 CODE_BYTES_PER_BIT = PANEL * GROUP // 8
-LINE = 64
-"""Bytes of a cache line."""
 AHEAD = 4096
 """How many bytes of 4-bit codes lie between the group in work and the one asked for: the latency of memory, at its full speed."""
 
@@ -33,9 +36,9 @@ class _Tile:
         self._context, self._builder, self._types = context, builder, signature.args
         self._args, self._bits = args, bits
         self.num_rows = self._types[rows].literal_value
-        self.sums = [cgutils.alloca_once(builder, ints.FLOATS) for _ in range(self.num_rows)]
+        self.sums = [cgutils.alloca_once(builder, VECTORS.floats) for _ in range(self.num_rows)]
         for total in self.sums:
-            builder.store(ints.every(ints.FLOATS, 0.0), total)
+            builder.store(ints.every(VECTORS.floats, 0.0), total)
 
     def offset(self, value: int) -> Any:
         """A constant of the type that offsets have."""
@@ -50,16 +53,16 @@ class _Tile:
         builder = self._builder
         self._fetch_ahead(codes, scales)
         products = self._four_bits(codes, rows) if self._bits == 4 else self._eight_bits(codes, rows)
-        scale = self._eight_scales(scales)
-        offsets = self._eight_scales(builder.add(scales, self.offset(PANEL))) if self._bits == 4 else None
+        scale = self._scales_at(scales)
+        offsets = self._scales_at(builder.add(scales, self.offset(PANEL))) if self._bits == 4 else None
         for row, total in enumerate(self.sums):
             value = builder.load(total)
             x_scale = self.at(self.x_scales, row_scales[row], F32)
             if offsets is not None:
                 x_sum = builder.load(builder.gep(x_scale, [self.offset(1)]), align=4)
-                value = ints.fma(builder, offsets, ints.splat(builder, ints.FLOATS, x_sum), value)
-            factor = ints.splat(builder, ints.FLOATS, builder.load(x_scale, align=4))
-            exact = builder.fmul(builder.sitofp(products[row], ints.FLOATS), factor)
+                value = ints.fma(builder, offsets, ints.splat(builder, VECTORS.floats, x_sum), value)
+            factor = ints.splat(builder, VECTORS.floats, builder.load(x_scale, align=4))
+            exact = builder.fmul(builder.sitofp(products[row], VECTORS.floats), factor)
             builder.store(ints.fma(builder, exact, scale, value), total)
 
     def _fetch_ahead(self, codes: Any, scales: Any) -> None:
@@ -69,32 +72,32 @@ class _Tile:
         for array, start, ahead in [*lines, (self.scales, scales, AHEAD // 8)]:
             prefetch_line(builder, self.at(array, builder.add(start, self.offset(ahead)), I8))
 
-    def _eight_scales(self, place: Any) -> Any:
-        """FLOATS: half precision holds a file's scales exactly, and takes half the memory."""
-        halves = self._builder.load(self.at(self.scales, place, ints.HALVES), align=2)
-        return self._builder.fpext(halves, ints.FLOATS)
+    def _scales_at(self, place: Any) -> Any:
+        """Floats: half precision holds a file's scales exactly, and takes half the memory."""
+        halves = self._builder.load(self.at(self.scales, place, VECTORS.halves), align=2)
+        return self._builder.fpext(halves, VECTORS.floats)
 
     def _quad(self, rows: list[Any], row: int, quad: int) -> Any:
-        return ints.quad_of_all(self._builder, self.at(self.x, self._builder.add(rows[row], self.offset(4 * quad)), I32))
+        return ints.quad_of_all(self._builder, VECTORS, self.at(self.x, self._builder.add(rows[row], self.offset(4 * quad)), I32))
 
     def _weights(self, codes: Any, index: int) -> Any:
-        address = self.at(self.codes, self._builder.add(codes, self.offset(QUAD_BYTES * index)), ints.BYTES)
+        address = self.at(self.codes, self._builder.add(codes, self.offset(QUAD_BYTES * index)), VECTORS.bytes)
         return self._builder.load(address, align=1)
 
     def _four_bits(self, codes: Any, rows: list[Any]) -> list[Any]:
-        """INTS for each row."""
+        """Ints for each row."""
         builder, form = self._builder, FORM
         sums: list[Any] = [ints.every(form.small, 0)] * self.num_rows
         for pair in range(QUADS // 2):
-            for half, weights in enumerate(ints.halves(builder, self._weights(codes, pair))):
+            for half, weights in enumerate(ints.halves(builder, VECTORS, self._weights(codes, pair))):
                 for row in range(self.num_rows):
                     sums[row] = form.add_small(builder, sums[row], weights, self._quad(rows, row, 2 * pair + half))
         return [form.small_sum(builder, part) for part in sums]
 
     def _eight_bits(self, codes: Any, rows: list[Any]) -> list[Any]:
-        """INTS for each row."""
+        """Ints for each row."""
         builder, form = self._builder, FORM
-        sums: list[Any] = [ints.every(ints.INTS, 0)] * self.num_rows
+        sums: list[Any] = [ints.every(VECTORS.ints, 0)] * self.num_rows
         for quad in range(QUADS):
             weights = self._weights(codes, quad)
             for row in range(self.num_rows):
@@ -129,7 +132,7 @@ def _emitter(bits: int) -> Any:
                     [builder.mul(group, tile.offset(2)) for group in row_groups],
                 )
             for row, total in enumerate(tile.sums):
-                to = tile.at(tile.out, builder.add(place, builder.mul(stride, tile.offset(row))), ints.FLOATS)
+                to = tile.at(tile.out, builder.add(place, builder.mul(stride, tile.offset(row))), VECTORS.floats)
                 builder.store(builder.load(total), to, align=4)
             return context.get_dummy_value()
 

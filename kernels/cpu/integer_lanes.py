@@ -1,9 +1,10 @@
-"""Vectors of 256 bits for kernels written in Python: emitters of LLVM IR. Products of bytes are in `byte_products`.
+"""Vectors of integers for kernels written in Python: emitters of LLVM IR. Products of bytes are in `byte_products`.
 
-Legend: a quad is 4 neighbouring inputs, one byte each; 8 outputs x 4 inputs fill a vector of 32 bytes.
+Legend: a quad is 4 neighbouring inputs, one byte each; 8 outputs x 4 inputs fill a vector of 256 bits, 16 x 4 one of 512.
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from llvmlite import ir
 
@@ -11,11 +12,36 @@ from kernels.cpu.lanes import F32, I32, call
 
 I1 = ir.IntType(1)
 I16 = ir.IntType(16)
-BYTES = ir.VectorType(ir.IntType(8), 32)
-SHORTS = ir.VectorType(I16, 16)
-INTS = ir.VectorType(I32, 8)
-FLOATS = ir.VectorType(F32, 8)
-HALVES = ir.VectorType(ir.HalfType(), 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The vector types of a number of outputs side by side: quads of all of them, and one number for each."""
+
+    bytes: ir.VectorType
+    shorts: ir.VectorType
+    ints: ir.VectorType
+    floats: ir.VectorType
+    halves: ir.VectorType
+
+    @property
+    def outputs(self) -> int:
+        """How many."""
+        return int(self.ints.count)
+
+
+def _vectors(outputs: int) -> Vectors:
+    return Vectors(
+        bytes=ir.VectorType(ir.IntType(8), 4 * outputs),
+        shorts=ir.VectorType(I16, 2 * outputs),
+        ints=ir.VectorType(I32, outputs),
+        floats=ir.VectorType(F32, outputs),
+        halves=ir.VectorType(ir.HalfType(), outputs),
+    )
+
+
+OF_8: Final = _vectors(8)
+OF_16: Final = _vectors(16)
 
 
 def every(vector: Any, value: float) -> ir.Constant:
@@ -29,21 +55,21 @@ def splat(builder: Any, vector: Any, scalar: Any) -> Any:
     return builder.shuffle_vector(first, first, every(ir.VectorType(I32, vector.count), 0))
 
 
-def quad_of_all(builder: Any, address: Any) -> Any:
-    """BYTES: the 4 bytes at `address` (a pointer to i32), once for each output."""
-    return builder.bitcast(splat(builder, INTS, builder.load(address, align=1)), BYTES)
+def quad_of_all(builder: Any, vectors: Vectors, address: Any) -> Any:
+    """Bytes: the 4 at `address` (a pointer to i32), once for each output."""
+    return builder.bitcast(splat(builder, vectors.ints, builder.load(address, align=1)), vectors.bytes)
 
 
-def halves(builder: Any, codes: Any) -> tuple[Any, Any]:
-    """(low, high) 4 bits of each byte, as BYTES."""
-    low = builder.and_(codes, every(BYTES, 15))
-    shifted = builder.bitcast(builder.lshr(builder.bitcast(codes, SHORTS), every(SHORTS, 4)), BYTES)
-    return low, builder.and_(shifted, every(BYTES, 15))
+def halves(builder: Any, vectors: Vectors, codes: Any) -> tuple[Any, Any]:
+    """(low, high) 4 bits of each byte, as bytes."""
+    low = builder.and_(codes, every(vectors.bytes, 15))
+    shifted = builder.lshr(builder.bitcast(codes, vectors.shorts), every(vectors.shorts, 4))
+    return low, builder.and_(builder.bitcast(shifted, vectors.bytes), every(vectors.bytes, 15))
 
 
 def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """FLOATS: a * b + c, rounded once."""
-    return call(builder, "llvm.fma.v8f32", FLOATS, a, b, c)
+    """Floats: a * b + c, rounded once."""
+    return call(builder, f"llvm.fma.v{a.type.count}f32", a.type, a, b, c)
 
 
 def neighbours(builder: Any, vector: Any) -> Any:

@@ -13,6 +13,7 @@ from kernels.layout import F32
 
 _WIDE = ir.VectorType(lanes.F32, GROUP)
 _WIDE_INTS = ir.VectorType(lanes.I32, GROUP)
+_CODES = ir.VectorType(lanes.I8, GROUP)
 _WIDE_MASK = ir.VectorType(ints.I1, GROUP)
 _NEGLIGIBLE = 2.0**-100
 """Groups whose largest magnitude is below this become zeros: the reciprocal of their scale would leave float32."""
@@ -39,8 +40,8 @@ def _quantise_group(typingctx: Any, x: Any, group: Any, codes: Any, scales: Any)
         inverse = builder.select(usable, builder.fdiv(lanes.F32(LARGEST), most), lanes.F32(0))
         rounded = lanes.call(builder, "llvm.rint.v32f32", _WIDE, builder.fmul(values, ints.splat(builder, _WIDE, inverse)))
         whole = builder.fptosi(rounded, _WIDE_INTS)
-        to = lanes.pointer(context, builder, signature.args[2], codes, start, to=ints.BYTES)
-        builder.store(builder.trunc(whole, ints.BYTES), to, align=1)
+        to = lanes.pointer(context, builder, signature.args[2], codes, start, to=_CODES)
+        builder.store(builder.trunc(whole, _CODES), to, align=1)
         total = lanes.call(builder, "llvm.vector.reduce.add.v32i32", lanes.I32, whole)
         scale = builder.select(usable, builder.fdiv(most, lanes.F32(LARGEST)), lanes.F32(0))
         scale = builder.select(finite, scale, lanes.F32(float("nan")))

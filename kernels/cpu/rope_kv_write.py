@@ -11,10 +11,13 @@ from kernels.cpu.rms_norm import inverse_rms
 from kernels.cpu.team import new_team, take_rows
 from kernels.layout import BLOCK_SIZE, F32, I32, I64, KvArray, Numbers, bits_of, check_array, check_cache
 
-SERIAL_ELEMENTS = 1 << 15
+SERIAL_ELEMENTS = 1 << 12
 """Elements of q, k and v under which waking other threads costs more than it brings."""
 TOKENS_AT_ONCE = 32
 """Two blocks of the cache: keys of neighbouring tokens lie side by side, and threads should not write into the same cache line."""
+FEW_TOKENS = 128
+"""Below this, as when rows decode and no two tokens are neighbours, threads take LESS_AT_ONCE tokens."""
+LESS_AT_ONCE = 4
 
 
 @jit
@@ -90,11 +93,12 @@ def _tokens(
     v_cache: Numbers,
     q: F32,
 ) -> None:
-    first, last = take_rows(team, qkv.shape[0], TOKENS_AT_ONCE)
+    at_once = TOKENS_AT_ONCE if qkv.shape[0] >= FEW_TOKENS else LESS_AT_ONCE
+    first, last = take_rows(team, qkv.shape[0], at_once)
     while first < last:
         for t in range(first, last):
             _token(t, qkv, cos, sin, positions, slots, q_weight, k_weight, eps, k_cache, v_cache, q)
-        first, last = take_rows(team, qkv.shape[0], TOKENS_AT_ONCE)
+        first, last = take_rows(team, qkv.shape[0], at_once)
 
 
 @jit

@@ -8,9 +8,9 @@ import pytest
 from kernels.cpu.after_attention import AfterAttention, Workspace, after_attention
 from kernels.cpu.crew import num_threads, set_num_threads
 from kernels.cpu.gated_mul import gelu_mul, silu_mul
-from kernels.cpu.group_linear import group_linear
+from kernels.cpu.group_linear import group_linear, packed
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
-from kernels.group_weights import GROUP, GroupWeights, PackedGroups, pack
+from kernels.group_weights import GROUP, GroupWeights, PackedGroups
 from kernels.reference.after_attention import after_attention as reference
 
 ATTENDED, HIDDEN, GATED, QKV = 96, 64, 160, 176
@@ -57,7 +57,8 @@ def parts_of(kind: str) -> dict:
 
 
 def layer_of(kind: str) -> AfterAttention:
-    return AfterAttention(**{name: pack(part) if isinstance(part, GroupWeights) else part for name, part in parts_of(kind).items()})
+    parts = parts_of(kind)
+    return AfterAttention(**{name: packed(part) if isinstance(part, GroupWeights) else part for name, part in parts.items()})
 
 
 def batch(num_tokens: int) -> tuple[np.ndarray, np.ndarray]:

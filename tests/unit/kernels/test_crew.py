@@ -12,10 +12,10 @@ import pytest
 from kernels.cpu import crew
 from kernels.cpu.atomics import fetch_add
 from kernels.cpu.crew import Crew, helpers, set_num_threads, together
-from kernels.cpu.group_linear import group_linear
+from kernels.cpu.group_linear import group_linear, packed
 from kernels.cpu.jit import jit
 from kernels.cpu.team import new_team, take
-from kernels.group_weights import pack, rounded
+from kernels.group_weights import rounded
 
 
 @jit
@@ -102,7 +102,7 @@ def test_no_more_helpers_come_than_the_caller_wants(three_threads):
 def test_callers_at_the_same_time_do_not_mix_their_work():
     """One has the board, the others work alone. Arrays end with their call: a late helper would write into freed memory."""
     rng = np.random.default_rng(3)
-    weights = pack(rounded(rng.standard_normal((512, 256)).astype(np.float32)))
+    weights = packed(rounded(rng.standard_normal((512, 256)).astype(np.float32)))
     inputs = [rng.standard_normal((130, 256)).astype(np.float32) for _ in range(4)]
     wanted = [product(x, weights) for x in inputs]
     wrong = []

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.cpu.crew import num_threads, set_num_threads
-from kernels.cpu.group_linear import group_linear
+from kernels.cpu.group_linear import group_linear, packed
 from kernels.cpu.quantise_rows import quantise_rows
-from kernels.group_weights import GROUP, GroupWeights, pack, rounded, side_by_side
+from kernels.group_weights import GROUP, GroupWeights, rounded, side_by_side
 from kernels.reference.group_linear import group_linear as reference
 from kernels.reference.group_linear import quantise_rows as reference_codes
 
@@ -32,7 +32,7 @@ def rows_of(num_rows: int, num_in: int, *, seed: int = 4) -> np.ndarray:
 
 def run(x: np.ndarray, weights: GroupWeights) -> np.ndarray:
     out = np.full((len(x), len(weights.codes)), np.nan, np.float32)
-    group_linear(x, weights=pack(weights), out_MN=out)
+    group_linear(x, weights=packed(weights), out_MN=out)
     return out
 
 
