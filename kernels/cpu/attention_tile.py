@@ -12,7 +12,7 @@ import numpy as np
 from kernels.cpu import tiles
 from kernels.cpu.exponential import exp2
 from kernels.cpu.jit import inlined
-from kernels.cpu.lanes import broadcast, first_lane, fused, keep, load, max_lanes, number, prefetch, store, sub, sum_lanes
+from kernels.cpu.lanes import broadcast, first_lane, fused, keep, load, max_lanes, mul, number, prefetch, store, sub, sum_lanes
 from kernels.layout import BLOCK_SIZE, F32, I64, Numbers
 
 MINUS_INFINITY = np.float32(-np.inf)
@@ -149,15 +149,20 @@ def _tile_step(
 @inlined
 def _start(q: F32, first: int, last: int, head: int, group: int, scale: np.float32, memory: Scratch) -> None:
     queries, acc, _, seen, top, _ = memory
-    head_dim = q.shape[2]
+    num_heads, head_dim = q.shape[1], q.shape[2]
+    whole = head_dim // BLOCK_SIZE * BLOCK_SIZE
+    factor, nothing = broadcast(scale), broadcast(ZERO)
     i = 0
     for token in range(first, last):
         for g in range(group):
-            for d in range(head_dim):
-                queries[i * head_dim + d] = q[token, head * group + g, d] * scale
-                acc[i * head_dim + d] = ZERO
-            for t in range(BLOCK_SIZE):
-                seen[i * BLOCK_SIZE + t] = ZERO
+            source, to = (token * num_heads + head * group + g) * head_dim, i * head_dim
+            for d in range(0, whole, BLOCK_SIZE):
+                store(queries, to + d, mul(load(q, source + d), factor))
+                store(acc, to + d, nothing)
+            for d in range(whole, head_dim):
+                queries[to + d] = q[token, head * group + g, d] * scale
+                acc[to + d] = ZERO
+            store(seen, i * BLOCK_SIZE, nothing)
             top[i] = MINUS_INFINITY
             i += 1
 
@@ -165,12 +170,16 @@ def _start(q: F32, first: int, last: int, head: int, group: int, scale: np.float
 @inlined
 def _finish(first: int, last: int, head: int, group: int, memory: Scratch, out: F32) -> None:
     _, acc, _, seen, _, _ = memory
-    head_dim = out.shape[2]
+    num_heads, head_dim = out.shape[1], out.shape[2]
+    whole = head_dim // BLOCK_SIZE * BLOCK_SIZE
     i = 0
     for token in range(first, last):
         for g in range(group):
             share = ONE / sum_lanes(load(seen, i * BLOCK_SIZE))
-            for d in range(head_dim):
+            factor, to = broadcast(share), (token * num_heads + head * group + g) * head_dim
+            for d in range(0, whole, BLOCK_SIZE):
+                store(out, to + d, mul(load(acc, i * head_dim + d), factor))
+            for d in range(whole, head_dim):
                 out[token, head * group + g, d] = acc[i * head_dim + d] * share
             i += 1
 
