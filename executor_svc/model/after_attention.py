@@ -38,7 +38,8 @@ def after_attention(layer: LayerWeights, following: Following, *, config: ModelC
     """The one call where every matrix is in groups of integers, else the composition of its parts: the same bits."""
     linears = (layer.out, layer.gate_up, layer.down, following.qkv)
     groups = [linear for linear in linears if isinstance(linear, GroupLinear)]
-    if len(groups) == sum(linear is not None for linear in linears) and all(one.bias is None for one in groups[:3]):
+    in_groups = len(groups) == sum(linear is not None for linear in linears)
+    if in_groups and layer.experts is None and all(one.bias is None for one in groups[:3]):
         return Fused(layer, following, groups=groups, config=config, space=space)
     return Composed(layer, following, config=config)
 
@@ -58,7 +59,10 @@ class Composed:
         gate_up = layer.gate_up(x)
         gated = np.empty((len(gate_up), gate_up.shape[1] // 2), np.float32)
         self._activate(gate_up, out_TI=gated)
-        self._add(layer.down(gated), residual, normed_by=layer.gated_norm, next_norm=self._following.norm, out=x)
+        part = layer.down(gated)
+        if layer.experts is not None:
+            part += layer.experts(x)
+        self._add(part, residual, normed_by=layer.gated_norm, next_norm=self._following.norm, out=x)
         if self._following.qkv is None:
             return x
         qkv: F32 = self._following.qkv(x)

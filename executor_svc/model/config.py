@@ -13,6 +13,7 @@ class RopeConfig:
         kind: "default", "linear" (positions divided by `factor`) or "llama3" (low frequencies divided, the middle blended).
         factor, low_freq_factor, high_freq_factor, original_max_position: as in Hugging Face files, for their kind only.
         divisors: what each of the head_dim / 2 frequencies is divided by, when the file lists them itself (GGUF); else empty.
+        rotary_dim: leading elements of a head that rotate; 0 = all. The others are paired up too, and turn by nothing.
     """
 
     theta: float
@@ -22,6 +23,30 @@ class RopeConfig:
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
     divisors: tuple[float, ...] = ()
+    rotary_dim: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MoeConfig:
+    """A mixture of experts in place of the feed-forward part (DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
+
+    Attributes:
+        first_layer: layers before it have a plain feed-forward part.
+        num_experts, num_chosen: how many there are, and how many a token goes through.
+        intermediate_size: of each expert. shared_size: of the part that every token goes through.
+        num_groups, num_chosen_groups: experts lie in groups; a token chooses within those with the best two.
+        normalise: the chosen ones' weights add up to 1 before they are multiplied by `scale`.
+    """
+
+    first_layer: int
+    num_experts: int
+    num_chosen: int
+    intermediate_size: int
+    shared_size: int
+    num_groups: int = 1
+    num_chosen_groups: int = 1
+    normalise: bool = True
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +64,7 @@ class ModelConfig:
         query_scalar: scores are divided by its square root; None = `head_dim`.
         embedding_scale: what embeddings are multiplied by on their way in, never in a tied head.
         rolling: in a dense layout, layers that have a window keep no more than that; their rows then share one length.
+        moe: the mixture of experts; None = every layer has a plain feed-forward part.
     """
 
     family: str
@@ -62,6 +88,7 @@ class ModelConfig:
     query_scalar: float | None = None
     embedding_scale: float = 1.0
     rolling: bool = False
+    moe: MoeConfig | None = None
 
     @property
     def qkv_width(self) -> int:
@@ -71,7 +98,7 @@ class ModelConfig:
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every tensor that the model needs, under the Hugging Face names, which are ours."""
-    hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+    hidden, dim = config.hidden_size, config.head_dim
     queries, keys = config.num_heads * dim, config.num_kv_heads * dim
     layer: dict[str, tuple[int, ...]] = {
         "input_layernorm.weight": (hidden,),
@@ -80,9 +107,6 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         "self_attn.v_proj.weight": (keys, hidden),
         "self_attn.o_proj.weight": (hidden, queries),
         "post_attention_layernorm.weight": (hidden,),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
     }
     if config.qkv_bias:
         layer |= {"self_attn.q_proj.bias": (queries,), "self_attn.k_proj.bias": (keys,), "self_attn.v_proj.bias": (keys,)}
@@ -94,5 +118,28 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     if not config.tied:
         shapes["lm_head.weight"] = (config.vocab_size, hidden)
     for index in range(config.num_layers):
-        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
+        whole = layer | _feed_forward(config, index)
+        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in whole.items()}
     return shapes
+
+
+def _feed_forward(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
+    hidden, moe = config.hidden_size, config.moe
+    if moe is None or index < moe.first_layer:
+        return _gated("mlp", hidden, config.intermediate_size)
+    shapes: dict[str, tuple[int, ...]] = {
+        "mlp.gate.weight": (moe.num_experts, hidden),
+        "mlp.gate.e_score_correction_bias": (moe.num_experts,),
+    }
+    shapes |= _gated("mlp.shared_experts", hidden, moe.shared_size)
+    for expert in range(moe.num_experts):
+        shapes |= _gated(f"mlp.experts.{expert}", hidden, moe.intermediate_size)
+    return shapes
+
+
+def _gated(name: str, hidden: int, inner: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{name}.gate_proj.weight": (inner, hidden),
+        f"{name}.up_proj.weight": (inner, hidden),
+        f"{name}.down_proj.weight": (hidden, inner),
+    }

@@ -1,10 +1,12 @@
 """Reading a Hugging Face folder: config.json and safetensors, one file or sharded. Nothing in the folder is ever executed."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from executor_svc.model.config import ModelConfig
@@ -13,6 +15,9 @@ from executor_svc.model.families import by_hf_architecture
 from executor_svc.model.families.base import Family
 from executor_svc.model.hf_rope import read_rope
 from kernels.layout import F32
+
+_ROTATED: Final = re.compile(r"\.self_attn\.(?:[qk]_proj\.(?:weight|bias)|[qk]_norm\.weight)$")
+_LAYER: Final = re.compile(r"model\.layers\.(\d+)\.")
 
 
 class HfFolder:
@@ -25,14 +30,22 @@ class HfFolder:
         self.family: Family = by_hf_architecture(str((self.raw.get("architectures") or ["none named"])[0]))
         self.config: ModelConfig = _read_config({**self.family.hf_defaults, **self.raw}, self.family)
         self.weight_files: list[Path] = _weight_files(path)
+        self._num_draft_layers = int(self.raw.get("num_nextn_predict_layers") or self.raw.get("num_mtp_layers") or 0)
         self._place, self._shapes = _headers(self.weight_files)
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """As TensorSource, without what old files carry and no model reads: inverse frequencies, a second copy of a tied head."""
         unread = {"lm_head.weight"} if self.config.tied else set()
         return {
-            name: shape for name, shape in self._shapes.items() if name not in unread and not name.endswith("rotary_emb.inv_freq")
+            name: shape
+            for name, shape in self._shapes.items()
+            if name not in unread and not name.endswith("rotary_emb.inv_freq") and not self._is_of_drafts(name)
         }
+
+    def _is_of_drafts(self, name: str) -> bool:
+        """Whether a tensor belongs to the layers behind the last, with which a checkpoint predicts more tokens (`mtp`)."""
+        layer = _LAYER.match(name)
+        return layer is not None and 0 <= int(layer[1]) - self.config.num_layers < self._num_draft_layers
 
     def load(self, name: str) -> F32:
         """As TensorSource. Read by torch, since NumPy has no bfloat16."""
@@ -43,6 +56,8 @@ class HfFolder:
         if not tensor.is_floating_point():
             raise UnsupportedModel(f"tensor {name!r} is {tensor.dtype}: quantised safetensors are not supported")
         array: F32 = tensor.to(torch.float32).contiguous().numpy()
+        if (turning := self.config.rope.rotary_dim) and _ROTATED.search(name):
+            array = _paired_up(array, turning=turning, head_dim=self.config.head_dim)
         return self.family.hf_norm_offset + array if name.endswith("norm.weight") else array
 
     def has_groups(self, name: str) -> bool:
@@ -52,6 +67,15 @@ class HfFolder:
     def groups(self, name: str) -> None:
         """As TensorSource: a folder holds floats."""
         return
+
+
+def _paired_up(array: F32, *, turning: int, head_dim: int) -> F32:
+    """Rows of queries or keys, bias or norm likewise: the two halves of what rotates, each with half of what does not behind it,
+    so that all of a head rotates, some of it by nothing. Scores are sums over a head and do not change."""
+    still, half, rest = np.arange(turning, head_dim), turning // 2, (head_dim - turning) // 2
+    order = np.concatenate((np.arange(half), still[:rest], np.arange(half, turning), still[rest:]))
+    heads = array.reshape(-1, head_dim, *array.shape[1:])
+    return np.ascontiguousarray(heads[:, order].reshape(array.shape))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -135,6 +159,7 @@ def _refuse_unknown(raw: Mapping[str, Any], family: Family) -> None:
         "partial_rotary_factor": 1.0,
         **family.hf_must,
     }
-    for key, value in must.items():
+    for key in must.keys() - set(family.hf_reads):
+        value = must[key]
         if raw.get(key) not in (None, value) and not (key == "attention_bias" and family.qkv_bias):
             raise UnsupportedModel(f"config.json: {key} = {raw[key]!r} is not supported")

@@ -1,6 +1,7 @@
 """Cosines and sines of the rotary embedding, computed once in float32 as Hugging Face does, so that results agree to rounding."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +17,10 @@ def rope_tables(rope: RopeConfig, *, head_dim: int, num_positions: int) -> tuple
 
 
 def _frequencies(rope: RopeConfig, head_dim: int) -> F32:
+    turning = rope.rotary_dim or head_dim
+    if turning < head_dim:
+        fewer = _frequencies(replace(rope, rotary_dim=0), turning)
+        return np.concatenate((fewer, np.zeros((head_dim - turning) // 2, np.float32)))
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     base: F32 = np.reciprocal(np.power(np.float32(rope.theta), exponents))
     if rope.divisors:

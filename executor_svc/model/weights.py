@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from executor_svc.model.config import ModelConfig, expected_tensors
+from executor_svc.model.config import ModelConfig, MoeConfig, expected_tensors
 from executor_svc.model.errors import ModelError
+from executor_svc.model.experts import Expert, Experts
 from executor_svc.model.linear import Linear, MakeLinear
 from executor_svc.model.precision import Precision
 from executor_svc.model.source import TensorSource, check_tensors
@@ -31,6 +32,7 @@ class LayerWeights:
         attention_norm, gated_norm: of what attention and the feed-forward part give, f32 [hidden] or None.
         qkv: hidden -> queries, keys, values, side by side. gate_up: hidden -> gate, up, side by side.
         window: tokens that a token sees, itself included; 0 = all.
+        experts: what is added to the feed-forward part, which every token goes through; None = nothing.
     """
 
     input_norm: F32
@@ -44,6 +46,7 @@ class LayerWeights:
     window: int
     attention_norm: F32 | None = None
     gated_norm: F32 | None = None
+    experts: Experts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,14 @@ def load_layer(source: TensorSource, index: int, *, config: ModelConfig, precisi
             return precision.make_groups(groups, bias)
         return _made(precision.make, np.concatenate([source.load(name) for name in weights]), bias, named=", ".join(weights))
 
+    def experts(moe: MoeConfig) -> Experts:
+        names = [f"mlp.experts.{number}" for number in range(moe.num_experts)]
+        made = [Expert(linear(f"{name}.gate_proj", f"{name}.up_proj"), linear(f"{name}.down_proj")) for name in names]
+        router, bias = load("mlp.gate.weight"), load("mlp.gate.e_score_correction_bias")
+        return Experts(made, router=router, bias=bias, config=moe, pad_rows=precision.pad_rows)
+
+    moe = config.moe if config.moe is not None and index >= config.moe.first_layer else None
+    always = "mlp" if moe is None else "mlp.shared_experts"
     qkv = [f"self_attn.{part}_proj" for part in "qkv"]
     bias = np.concatenate([load(f"{name}.bias") for name in qkv]) if config.qkv_bias else None
     return LayerWeights(
@@ -122,11 +133,12 @@ def load_layer(source: TensorSource, index: int, *, config: ModelConfig, precisi
         k_norm=norm("self_attn.k_norm") if config.qk_norm else None,
         out=linear("self_attn.o_proj"),
         post_norm=norm("pre_feedforward_layernorm" if config.sandwich else "post_attention_layernorm"),
-        gate_up=linear("mlp.gate_proj", "mlp.up_proj"),
-        down=linear("mlp.down_proj"),
+        gate_up=linear(f"{always}.gate_proj", f"{always}.up_proj"),
+        down=linear(f"{always}.down_proj"),
         window=config.windows[index],
         attention_norm=norm("post_attention_layernorm") if config.sandwich else None,
         gated_norm=norm("post_feedforward_layernorm") if config.sandwich else None,
+        experts=experts(moe) if moe is not None else None,
     )
 
 

@@ -123,7 +123,7 @@ class Trainer:
         [N, R]. The head is most of the work: a token that is nowhere among the RIVALS likeliest teaches little."""
         with self._half():
             likeliest = (hidden @ self._head_half.T).topk(RIVALS, dim=-1).indices
-        rivals = self.frozen.head[likeliest.unique()]
+        rivals = self.frozen.head[torch.unique(likeliest)]
         return rivals, (hidden @ rivals.T).log_softmax(-1)
 
     def _half(self) -> torch.autocast:

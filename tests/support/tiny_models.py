@@ -7,6 +7,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
+    Glm4MoeConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedConfig,
@@ -65,8 +66,19 @@ def configs() -> dict[str, PreTrainedConfig]:
         "qwen2-sliding": Qwen2Config(**_shape(use_sliding_window=True, sliding_window=20, max_window_layers=1)),
         "qwen3": Qwen3Config(**_shape(head_dim=32)),
         "gemma3": gemma3_config(),
+        "glm4-moe": glm4_moe_config(),
+        "glm4-moe-groups": glm4_moe_config(n_group=4, topk_group=2, norm_topk_prob=False, use_qk_norm=False, attention_bias=True),
         "qwen3-tied": Qwen3Config(**_shape(head_dim=16, tie_word_embeddings=True)),
     }
+
+
+def glm4_moe_config(**more: object) -> Glm4MoeConfig:
+    """One dense layer, then eight experts of which a token goes through three and two shared ones."""
+    told = {
+        "head_dim": 32, "partial_rotary_factor": 0.5, "use_qk_norm": True, "moe_intermediate_size": 48, "n_routed_experts": 8,
+        "n_shared_experts": 2, "num_experts_per_tok": 3, "routed_scaling_factor": 1.7, "first_k_dense_replace": 1,
+    }  # fmt: skip
+    return Glm4MoeConfig(**_shape(**{**told, **more}))
 
 
 def gemma3_config(**more: object) -> Gemma3TextConfig:
@@ -86,6 +98,9 @@ def make(config: PreTrainedConfig, *, seed: int = 3) -> PreTrainedModel:
                 parameter.uniform_(0.5 - lacks, 1.5 - lacks)
             if name.endswith("bias"):
                 parameter.normal_(0, 0.3)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(0, 0.2)
     return model
 
 

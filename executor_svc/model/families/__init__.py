@@ -5,11 +5,12 @@ from typing import Final
 from executor_svc.model.errors import UnsupportedModel
 from executor_svc.model.families.base import Family
 from executor_svc.model.families.gemma3 import GEMMA3
+from executor_svc.model.families.glm4_moe import GLM4_MOE
 from executor_svc.model.families.llama import LLAMA
 from executor_svc.model.families.mistral import MISTRAL
 from executor_svc.model.families.qwen import QWEN2, QWEN3
 
-FAMILIES: Final[tuple[Family, ...]] = (GEMMA3, LLAMA, MISTRAL, QWEN2, QWEN3)
+FAMILIES: Final[tuple[Family, ...]] = (GEMMA3, GLM4_MOE, LLAMA, MISTRAL, QWEN2, QWEN3)
 
 
 def by_hf_architecture(architecture: str) -> Family:

@@ -39,6 +39,7 @@ class Family:
         windows: from a config.json.
         hf_defaults: what a config.json means by leaving a setting out.
         hf_must: settings of a config.json -> the only value that is implemented, besides null.
+        hf_reads: settings of a config.json that would be refused, and that `refine_hf` looks at itself.
         hf_norm_offset: what a checkpoint's norm weights lack; a GGUF file has it in them.
         gguf_names: parts of tensor names in a layer of a GGUF file -> ours, where they differ from other families.
         refine_hf, refine_gguf: the rest of the configuration, from a config.json and from GGUF metadata (keys without the
@@ -54,6 +55,7 @@ class Family:
     windows: Windows = whole_context
     hf_defaults: Mapping[str, Any] = field(default_factory=dict)
     hf_must: Mapping[str, Any] = field(default_factory=dict)
+    hf_reads: tuple[str, ...] = ()
     hf_norm_offset: float = 0.0
     gguf_names: Mapping[str, str] = field(default_factory=dict)
     refine_hf: Refine = as_it_is
