@@ -7,6 +7,8 @@ all positions (5 % of what keys and values take), so that whoever did not draft 
 Legend: K blocks, B block size, H hidden size.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,7 +30,7 @@ class DraftCache:
         """`config`: of the draft's one layer."""
         self.kv = KvCache(config, num_blocks=num_blocks, kv_type=kv_type)
         self.complete: NDArray[np.bool_] = np.zeros(num_blocks, np.bool_)
-        self._hidden: NDArray[np.float16] = np.zeros((num_blocks * BLOCK_SIZE, config.hidden_size), np.float16)
+        self._hidden: NDArray[Any] = np.zeros((num_blocks * BLOCK_SIZE, config.hidden_size), kv_type)
 
     def keep(self, batch: Batch, hidden: F32) -> None:
         """The target's hidden states of a batch's fed tokens. A block that begins anew is no longer complete."""

@@ -3,12 +3,11 @@
 Legend: T positions, H hidden size, V tokens that can be drafted.
 """
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import numpy as np
 
-from executor_svc.drafts.head_file import HeadFile
 from executor_svc.model.after_attention import AfterAttention, Following, Space, after_attention
 from executor_svc.model.cache import Fed, KvCache, Rotation
 from executor_svc.model.config import ModelConfig
@@ -24,10 +23,26 @@ NEVER: Final = np.float32(-1e30)
 """Logit of a token that the head does not know: finite, as the sampler demands, and never chosen."""
 
 
+class HeadSource(TensorSource, Protocol):
+    """Where a head's tensors come from, under the names of `head_file`.
+
+    Attributes:
+        config: the shape of its one layer, which has the number 0.
+        begin: the first position that its attention sees.
+        token_ids: i32 [V], what it can draft, rising.
+    """
+
+    begin: int
+    config: ModelConfig
+
+    @property
+    def token_ids(self) -> I32: ...
+
+
 @dataclass(frozen=True, slots=True)
 class HeadWeights:
-    """Everything that is multiplied. `embedding`: the target's, f32 [vocab, H]; `token_ids`: i32 [V], what `head` gives logits
-    of."""
+    """Everything that is multiplied. `embedding`: the target's, f32 [vocab, H]; `token_ids`: i32 [V], what `head` gives logits of;
+    `config`, `begin`: as in `HeadSource`."""
 
     embedding: F32
     hidden_norm: F32
@@ -37,36 +52,34 @@ class HeadWeights:
     norm: F32
     head: Linear
     token_ids: I32
+    config: ModelConfig
+    begin: int
 
 
 def load_head_weights(
-    file: HeadFile, *, target: TensorSource, embedding: F32, config: ModelConfig, precision: Precision
+    source: HeadSource, *, target: TensorSource, embedding: F32, config: ModelConfig, precision: Precision
 ) -> HeadWeights:
     """The head's own tensors, and the rows of the target's output head for what it can draft."""
-    one = draft_config(config)
     return HeadWeights(
         embedding=embedding,
-        hidden_norm=file.load("hidden_norm.weight"),
-        embed_norm=file.load("embed_norm.weight"),
-        proj=precision.make(file.load("proj.weight"), None),
-        layer=load_layer(file, 0, config=one, precision=precision),
-        norm=file.load("norm.weight"),
-        head=load_head(target, config=config, ids=file.token_ids.astype(np.intp), embedding=embedding, precision=precision),
-        token_ids=file.token_ids,
+        hidden_norm=source.load("hidden_norm.weight"),
+        embed_norm=source.load("embed_norm.weight"),
+        proj=precision.make(source.load("proj.weight"), None),
+        layer=load_layer(source, 0, config=source.config, precision=precision),
+        norm=source.load("norm.weight"),
+        head=load_head(target, config=config, ids=source.token_ids.astype(np.intp), embedding=embedding, precision=precision),
+        token_ids=source.token_ids,
+        config=source.config,
+        begin=source.begin,
     )
-
-
-def draft_config(config: ModelConfig) -> ModelConfig:
-    """The shape of the head's one layer: the model's, without a window."""
-    return replace(config, num_layers=1, windows=(0,))
 
 
 class DraftHead:
     """One decoder layer with an input of its own. Owns its workspace."""
 
-    def __init__(self, weights: HeadWeights, *, config: ModelConfig, precision: Precision, max_model_len: int) -> None:
+    def __init__(self, weights: HeadWeights, *, precision: Precision, max_model_len: int) -> None:
         self._weights = weights
-        self._config = one = draft_config(config)
+        self._config = one = weights.config
         self._pad_rows = precision.pad_rows
         cos, sin = rope_tables(one.rope, head_dim=one.head_dim, num_positions=max_model_len)
         self._rotation = Rotation(cos, sin, weights.layer.q_norm, weights.layer.k_norm, one.rms_eps)
@@ -98,7 +111,7 @@ class DraftHead:
         attended = np.zeros((len(x), config.num_heads * config.head_dim), np.float32)
         access = cache.begin(fed)
         access.write(0, weights.layer.qkv(x)[:count], rotation=self._rotation, q_out=q)
-        access.attend(0, q, scale=self._scale, window=0, out=attended[:count].reshape(q.shape))
+        access.attend(0, q, scale=self._scale, window=0, out=attended[:count].reshape(q.shape), begin=weights.begin)
         states: F32 = self._after(attended, residual)[:count].copy()
         return states
 

@@ -10,6 +10,7 @@ metadata names the model's digest, so that a head is never put on another model.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,16 +26,23 @@ LAYER: Final = "model.layers.0."
 FORMAT: Final = "drumline-draft-head-1"
 
 
+def file_config(config: ModelConfig) -> ModelConfig:
+    """The shape of a file's one layer: the model's, without a window, and with a plain feed-forward part."""
+    return replace(config, num_layers=1, windows=(0,), moe=None)
+
+
 def head_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every float tensor of a head for a model of this configuration."""
     hidden = config.hidden_size
-    layer = {name: shape for name, shape in expected_tensors(config).items() if name.startswith(LAYER)}
+    layer = {name: shape for name, shape in expected_tensors(file_config(config)).items() if name.startswith(LAYER)}
     norms = {f"{name}.weight": (hidden,) for name in ("hidden_norm", "embed_norm", "norm")}
     return {**norms, "proj.weight": (hidden, 2 * hidden), **layer}
 
 
 class HeadFile:
-    """A TensorSource over a head's file, checked against the model that it is for."""
+    """A `HeadSource` over a head's file, checked against the model that it is for."""
+
+    begin = 0
 
     def __init__(self, path: Path, *, config: ModelConfig, model_digest: str) -> None:
         """Raises ModelError naming what is wrong."""
@@ -51,6 +59,7 @@ class HeadFile:
         if metadata.get("model_digest") != model_digest:
             raise ModelError(f"draft head {path.name} was trained for another model than this one")
         self._check(config)
+        self.config = file_config(config)
 
     def _check(self, config: ModelConfig) -> None:
         need = head_shapes(config)

@@ -8,7 +8,7 @@ from pathlib import Path
 from executor_svc.config import ExecutorSettings
 from executor_svc.drafter import Drafter
 from executor_svc.drafts.draft_cache import DraftCache
-from executor_svc.drafts.head import DraftHead, draft_config, load_head_weights
+from executor_svc.drafts.head import DraftHead, HeadSource, load_head_weights
 from executor_svc.drafts.head_file import HeadFile
 from executor_svc.drafts.mtp import MtpDrafter
 from executor_svc.drafts.ngram import NgramDrafter
@@ -42,35 +42,46 @@ def make_drafter(settings: ExecutorSettings, *, target: Target | None) -> Drafte
         return None
     if settings.drafter == "ngram":
         return NgramDrafter()
-    path = _head_path(settings, target)
+    source = _source(settings, target)
     if settings.drafter == "mtp":
         if target is None:
             raise ModelError("drafter is mtp, which this backend does not have yet: use ngram, or auto")
-        if path is None:
+        if source is None:
             raise ModelError(
                 "drafter is mtp, and no draft head ships for this model: train one (drumline train-draft), or use ngram"
             )
-    if path is None or target is None:
+    if source is None or target is None:
         return None
-    drafter = _mtp(settings, path, target)
-    log.info("drafts by %s, %d tokens of vocabulary, up to %d ahead", path.name, len(drafter.token_ids), settings.mtp_depth)
-    return drafter
+    return _mtp(settings, source, target)
 
 
-def _head_path(settings: ExecutorSettings, target: Target | None) -> Path | None:
+def _source(settings: ExecutorSettings, target: Target | None) -> HeadSource | None:
+    """The head that was named, else the checkpoint's own, else the one that ships for this model."""
+    if target is None:
+        return None
+    opened, path = target.opened, _head_path(settings, target)
+    if opened.draft_layer is not None and not settings.draft_head:
+        log.info("drafts by the checkpoint's own layer, up to %d ahead", settings.mtp_depth)
+        return opened.draft_layer
+    if path is None:
+        return None
+    file = HeadFile(path, config=opened.config, model_digest=opened.digest)
+    log.info("drafts by %s, %d tokens of vocabulary, up to %d ahead", path.name, len(file.token_ids), settings.mtp_depth)
+    return file
+
+
+def _head_path(settings: ExecutorSettings, target: Target) -> Path | None:
     """The head that was named, or the one that ships for this model."""
     if settings.draft_head:
         return Path(settings.draft_head)
-    if target is None:
-        return None
     shipped = Path(str(resources.files("executor_svc.drafts"))) / "heads" / f"{target.opened.digest[:16]}.safetensors"
     return shipped if shipped.is_file() else None
 
 
-def _mtp(settings: ExecutorSettings, path: Path, target: Target) -> MtpDrafter:
-    opened, config = target.opened, target.opened.config
-    file = HeadFile(path, config=config, model_digest=opened.digest)
-    weights = load_head_weights(file, target=opened.source, embedding=target.embedding, config=config, precision=target.precision)
-    head = DraftHead(weights, config=config, precision=target.precision, max_model_len=target.max_model_len)
-    cache = DraftCache(draft_config(config), num_blocks=target.num_blocks, kv_type=target.kv_type)
-    return MtpDrafter(head, cache=cache, num_slots=settings.max_num_seqs)
+def _mtp(settings: ExecutorSettings, source: HeadSource, target: Target) -> MtpDrafter:
+    config, precision = target.opened.config, target.precision
+    weights = load_head_weights(source, target=target.opened.source, embedding=target.embedding, config=config, precision=precision)
+    head = DraftHead(weights, precision=precision, max_model_len=target.max_model_len)
+    return MtpDrafter(
+        head, cache=DraftCache(source.config, num_blocks=target.num_blocks, kv_type=target.kv_type), num_slots=settings.max_num_seqs
+    )

@@ -143,7 +143,7 @@ class PagedAccess:
             eps=rotation.eps,
         )
 
-    def attend(self, layer: int, q: F32, *, scale: float, window: int, out: F32) -> None:
-        """See `KvAccess`."""
+    def attend(self, layer: int, q: F32, *, scale: float, window: int, out: F32, begin: int = 0) -> None:
+        """See `KvAccess`. Positions before `begin` are not there."""
         keys, values = self._cache.keys[layer], self._cache.values[layer]
-        attend_rows(q, k=keys, v=values, rows=self._rows, scale=scale, window=window, out_TND=out)
+        attend_rows(q, k=keys, v=values, rows=self._rows, scale=scale, window=window, out_TND=out, begin=begin)

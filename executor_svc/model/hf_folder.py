@@ -42,6 +42,10 @@ class HfFolder:
             if name not in unread and not name.endswith("rotary_emb.inv_freq") and not self._is_of_drafts(name)
         }
 
+    def draft_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Name -> shape of what `shapes` leaves out because it only drafts (`draft_layer`)."""
+        return {name: shape for name, shape in self._shapes.items() if self._is_of_drafts(name)}
+
     def _is_of_drafts(self, name: str) -> bool:
         """Whether a tensor belongs to the layers behind the last, with which a checkpoint predicts more tokens (`mtp`)."""
         layer = _LAYER.match(name)

@@ -64,7 +64,8 @@ class DraftModule(nn.Module):
         values: list[torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """One application; `keys` and `values` are those of the earlier ones, [B, K, T, D] each."""
-        residual = self.proj(torch.cat((self._rms(before, self.hidden_norm), self._rms(embedded, self.embed_norm)), dim=-1))
+        # under autocast products come in bfloat16: what they are added to does not
+        residual = self.proj(torch.cat((self._rms(before, self.hidden_norm), self._rms(embedded, self.embed_norm)), dim=-1)).float()
         x = self._rms(residual, self.input_layernorm)
         q = _rotate(self._heads(self.q_proj(x)), cos, sin)
         key = _rotate(self._heads(self.k_proj(x)), cos, sin)
@@ -76,7 +77,7 @@ class DraftModule(nn.Module):
         return self._rms(residual, self.norm), key, value
 
     def _rms(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, weight.shape, weight, self._config.rms_eps)
+        return F.rms_norm(x.float(), weight.shape, weight, self._config.rms_eps)
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(*x.shape[:-1], -1, self._config.head_dim).transpose(1, 2)

@@ -109,6 +109,7 @@ def _run(
     shape: Shape,
     scale: np.float32,
     window: int,
+    begin: int,
     out: F32,
 ) -> None:
     """One thread: takes work items until none is left."""
@@ -123,7 +124,7 @@ def _run(
         head = index % num_heads
         position = context_len[row] - query_start[row + 1] + first
         strides = (head_stride, key_stride)
-        attend(q, k, v, places[row], strides, first, last, position, head, group, scale, window, memory, out)
+        attend(q, k, v, places[row], strides, first, last, position, head, group, scale, window, begin, memory, out)
 
 
 @jit
@@ -131,8 +132,10 @@ def _run_all(board: I64, most: int, *args: Any) -> None:
     together(board, most, _run, args)
 
 
-def attend_rows(q_TND: F32, *, k: KvArray, v: KvArray, rows: RaggedRows, scale: float, window: int, out_TND: F32) -> None:
-    """Writes attention of every query token over its row's keys 0..own position into `out_TND`.
+def attend_rows(
+    q_TND: F32, *, k: KvArray, v: KvArray, rows: RaggedRows, scale: float, window: int, out_TND: F32, begin: int = 0
+) -> None:
+    """Writes attention of every query token over its row's keys begin..own position into `out_TND`; 0 where there are none.
 
     Args:
         q_TND: rotated queries, unscaled.
@@ -153,10 +156,13 @@ def attend_rows(q_TND: F32, *, k: KvArray, v: KvArray, rows: RaggedRows, scale: 
         raise ValueError(f"queries {q_TND.shape} do not fit {num_kv_heads} kv heads of {head_dim}")
     if k.size != rows.num_elements or v.size != rows.num_elements:
         raise ValueError(f"keys {k.shape} and values {v.shape} are not the {rows.num_elements} elements that the rows lie in")
+    if begin < 0:
+        raise ValueError(f"begin is {begin}, the first key is 0")
     if rows.num_live < len(q_TND):
         out_TND.fill(0)
     places = (rows.query_start, rows.context_len, rows.places)
     shape = (num_kv_heads, *rows.strides, rows.tile_tokens)
-    args = (new_team(1), rows.items, q_TND, bits_of(k), bits_of(v), *places, shape, np.float32(scale * LOG2_E), window, out_TND)
+    kv, factor = (bits_of(k), bits_of(v)), np.float32(scale * LOG2_E)
+    args = (new_team(1), rows.items, q_TND, *kv, *places, shape, factor, window, begin, out_TND)
     worth_it = rows.num_pairs * q_TND.shape[1] * q_TND.shape[2] >= SERIAL_PRODUCTS
     _run_all(*helpers(worth_it=worth_it), *args)

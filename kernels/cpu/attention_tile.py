@@ -175,7 +175,8 @@ def _finish(first: int, last: int, head: int, group: int, memory: Scratch, out: 
     i = 0
     for token in range(first, last):
         for g in range(group):
-            share = ONE / sum_lanes(load(seen, i * BLOCK_SIZE))
+            total = sum_lanes(load(seen, i * BLOCK_SIZE))
+            share = ZERO if total == ZERO else ONE / total  # nothing to be seen gives 0
             factor, to = broadcast(share), (token * num_heads + head * group + g) * head_dim
             for d in range(0, whole, BLOCK_SIZE):
                 store(out, to + d, mul(load(acc, i * head_dim + d), factor))
@@ -198,6 +199,7 @@ def attend(
     group: int,
     scale: np.float32,
     window: int,
+    begin: int,
     memory: Scratch,
     out: F32,
 ) -> None:
@@ -205,11 +207,12 @@ def attend(
 
     `places` i64 [tiles, 2]: where each of the row's tiles begins in k and in v for head 0, negative = nowhere: an output that needs
     it is NaN. `strides`: between heads, and between dimensions of a key. `scale` includes log2(e): weights are powers of 2.
+    Keys before position `begin` are not there.
     """
     head_dim = q.shape[2]
     final = position + (last - first) - 1
-    start = max(0, position - window + 1) // BLOCK_SIZE if window > 0 else 0
     stop = final // BLOCK_SIZE + 1
+    start = min((max(begin, position - window + 1) if window > 0 else begin) // BLOCK_SIZE, stop - 1)
     if stop > places.shape[0] or places[start:stop].min() < 0:
         out[first:last, head * group : (head + 1) * group] = NAN
         return
@@ -219,12 +222,14 @@ def attend(
         base = j * BLOCK_SIZE
         following = places[min(j + PREFETCH_TILES, stop - 1)]
         # Where some token sees only a part, tokens go one by one: no weight of 0 may meet a value that its token must not see.
-        whole = position - base >= BLOCK_SIZE - 1 and (window <= 0 or final - window + 1 <= base)
+        whole = position - base >= BLOCK_SIZE - 1 and begin <= base and (window <= 0 or final - window + 1 <= base)
         step = last - first if whole else 1
         for i in range(0, last - first, step):
             low, high = 0, BLOCK_SIZE
             if not whole:
-                low = max(0, position + i - window + 1 - base) if window > 0 else 0
+                low = max(0, begin - base)
+                if window > 0:
+                    low = max(low, position + i - window + 1 - base)
                 high = min(BLOCK_SIZE, position + i + 1 - base)
             if low < high:
                 _tile_step(i * group, (i + step) * group, low, high, k, v, places[j], following, offset, stride, head_dim, memory)

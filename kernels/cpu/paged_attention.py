@@ -46,9 +46,10 @@ def paged_attention(
     scale: float,
     out_TND: F32,
     window: int = 0,
+    begin: int = 0,
     tile_tokens: int = 0,
 ) -> None:
-    """Writes attention of every query token over its row's keys 0..own position into `out_TND`.
+    """Writes attention of every query token over its row's keys begin..own position into `out_TND`; 0 where there are none.
 
     Args:
         q_TND: rotated queries, unscaled.
@@ -65,4 +66,4 @@ def paged_attention(
     check_cache(k_BKDP, v_BKPD, num_heads=q_TND.shape[1], head_dim=q_TND.shape[2])
     tile = tile_tokens or tokens_per_tile(q_TND.shape[1], k_BKDP.shape[1])
     rows = paged_rows(query_start_R, context_len_R, block_tables_RW, cache_shape=k_BKDP.shape, tile_tokens=tile)
-    attend_rows(q_TND, k=k_BKDP, v=v_BKPD, rows=rows, scale=scale, window=window, out_TND=out_TND)
+    attend_rows(q_TND, k=k_BKDP, v=v_BKPD, rows=rows, scale=scale, window=window, out_TND=out_TND, begin=begin)

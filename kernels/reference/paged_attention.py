@@ -27,6 +27,7 @@ def paged_attention(
     block_tables_RW: I32,
     scale: float,
     window: int = 0,
+    begin: int = 0,
 ) -> F64:
     """Attention of every query token over its row's keys; meanings as in the CPU twin, valid input only."""
     out = np.zeros(q_TND.shape, np.float64)
@@ -39,6 +40,8 @@ def paged_attention(
         values = v_BKPD[blocks].transpose(0, 2, 1, 3).reshape(keys.shape)
         for token in range(first, last):
             seen = context_len - last + token + 1
-            start = max(0, seen - window) if window else 0
+            start = max(begin, seen - window) if window else begin
+            if start >= seen:
+                continue
             out[token] = _attend(q_TND[token], keys[start:seen], values[start:seen], scale)
     return out

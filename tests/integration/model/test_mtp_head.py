@@ -75,7 +75,7 @@ class Spy:
     def observe(self, batch, hidden):
         owners = np.repeat(batch.slots, np.diff(batch.query_start))
         for place, (slot, position) in enumerate(zip(owners.tolist(), batch.positions.tolist(), strict=True)):
-            self.hidden.setdefault(slot, {})[position] = hidden[place].astype(np.float16).astype(np.float32)
+            self.hidden.setdefault(slot, {})[position] = hidden[place].copy()
         self.drafter.observe(batch, hidden)
 
     def forget(self):

@@ -8,7 +8,7 @@ import torch
 
 from kernels.cpu import crew
 from kernels.cpu.attention_rows import attend_rows
-from kernels.cpu.paged_attention import paged_rows
+from kernels.cpu.paged_attention import paged_attention, paged_rows
 from kernels.reference.paged_attention import paged_attention as reference
 from tests.support.paged_batches import paged_batch
 
@@ -159,3 +159,26 @@ def test_prepared_rows_meet_only_the_cache_that_they_were_made_for():
     ):
         with pytest.raises(ValueError, match=r"query_start|block_tables"):
             paged_rows(*wrong, cache_shape=batch.k.shape, tile_tokens=4)
+
+
+@pytest.mark.parametrize("begin", [1, 5, 16, 33])
+@pytest.mark.parametrize("window", [0, 20])
+def test_keys_before_the_beginning_are_not_there(begin, window):
+    """Rows that end before it see nothing, which is 0; what lies there may be anything."""
+    batch = paged_batch([(40, 40), (70, 1), (20, 3), (4, 4), (1, 1)], num_heads=6, num_kv_heads=2, head_dim=64, window=window)
+    expected = reference(batch.q, **batch.arguments(), begin=begin)
+    for row in range(len(batch.context_len)):
+        for position in range(min(begin, int(batch.context_len[row]))):
+            block, place = batch.tables[row, position // 16], position % 16
+            batch.k[block, :, :, place] = np.nan
+            batch.v[block, :, place] = np.nan
+    out = np.full_like(batch.q, np.nan)
+    paged_attention(batch.q, **batch.arguments(), out_TND=out, begin=begin)
+    np.testing.assert_allclose(out, expected, atol=2e-6, rtol=2e-5)
+    assert (out == 0).all(axis=(1, 2)).any()
+
+
+def test_a_beginning_before_the_first_key_is_refused():
+    batch = paged_batch([(20, 1)], num_heads=2, num_kv_heads=2, head_dim=64)
+    with pytest.raises(ValueError, match="begin is -1"):
+        paged_attention(batch.q, **batch.arguments(), out_TND=np.empty_like(batch.q), begin=-1)
