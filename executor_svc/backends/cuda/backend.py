@@ -21,7 +21,7 @@ from executor_svc.backends.warm_up import plain_batch
 from executor_svc.config import ExecutorSettings
 from executor_svc.drafter import Drafter
 from executor_svc.drafts.make import make_drafter
-from executor_svc.model.errors import ModelError
+from executor_svc.model.errors import ModelError, UnsupportedModel
 from executor_svc.model.load import OpenModel
 from executor_svc.model.score import digests, row_errors, sampled_logprobs, score_prompts
 from executor_svc.model.weights import load_weights
@@ -39,6 +39,8 @@ class CudaBackend:
 
     def __init__(self, opened: OpenModel, settings: ExecutorSettings, place: Place) -> None:
         """Raises ModelError naming what is wrong with the model or with the settings for it."""
+        if opened.config.moe is not None:
+            raise UnsupportedModel(f"{opened.config.family}: mixtures of experts run on the processor only so far (--backend cpu)")
         self._place = place
         self._model = model_info(opened, settings)
         precision = device_precision(settings.precision, device=place.device)

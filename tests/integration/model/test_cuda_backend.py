@@ -10,7 +10,7 @@ from executor_svc.backends.cuda.backend import CudaBackend
 from executor_svc.backends.cuda.graphs import bucket_sizes
 from executor_svc.backends.cuda.place import Emulated, Gpu, GraphBroken
 from executor_svc.config import ExecutorSettings
-from executor_svc.model.errors import ModelError
+from executor_svc.model.errors import ModelError, UnsupportedModel
 from executor_svc.model.load import open_model
 from executor_svc.plan import Sampling
 from kernels.cuda.rms_norm import rms_norm
@@ -249,3 +249,9 @@ def test_settings_that_do_not_fit_are_named(llama, more, name):
 def test_no_gpu_is_said_in_words():
     with pytest.raises(ModelError, match="sees no CUDA device"):
         Gpu()
+
+
+def test_a_mixture_of_experts_is_refused_instead_of_served_without_them(tmp_path):
+    folder = tiny_models.save(tiny_models.make(tiny_models.glm4_moe_config(**SHAPE)), tmp_path)
+    with pytest.raises(UnsupportedModel, match="glm4_moe: mixtures of experts"):
+        opened(folder)
