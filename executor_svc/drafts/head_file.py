@@ -26,21 +26,20 @@ LAYER: Final = "model.layers.0."
 FORMAT: Final = "drumline-draft-head-1"
 
 
-def file_config(config: ModelConfig) -> ModelConfig:
-    """The shape of a file's one layer: the model's, without a window, and with a plain feed-forward part."""
-    return replace(config, num_layers=1, windows=(0,), moe=None)
-
-
 def head_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every float tensor of a head for a model of this configuration."""
+    """Name -> shape of every float tensor of a head whose one layer has this configuration."""
     hidden = config.hidden_size
-    layer = {name: shape for name, shape in expected_tensors(file_config(config)).items() if name.startswith(LAYER)}
+    layer = {name: shape for name, shape in expected_tensors(config).items() if name.startswith(LAYER)}
     norms = {f"{name}.weight": (hidden,) for name in ("hidden_norm", "embed_norm", "norm")}
     return {**norms, "proj.weight": (hidden, 2 * hidden), **layer}
 
 
 class HeadFile:
-    """A `HeadSource` over a head's file, checked against the model that it is for."""
+    """A `HeadSource` over a head's file, checked against the model that it is for.
+
+    Attributes:
+        config: of its one layer: the model's, without a window, and with a plain feed-forward part.
+    """
 
     begin = 0
 
@@ -58,18 +57,18 @@ class HeadFile:
             raise ModelError(f"draft head {path.name} has format {metadata.get('format')!r}, this release reads {FORMAT!r}")
         if metadata.get("model_digest") != model_digest:
             raise ModelError(f"draft head {path.name} was trained for another model than this one")
-        self._check(config)
-        self.config = file_config(config)
+        self.config = replace(config, num_layers=1, windows=(0,), moe=None)
+        self._check()
 
-    def _check(self, config: ModelConfig) -> None:
-        need = head_shapes(config)
+    def _check(self) -> None:
+        need = head_shapes(self.config)
         have = {name: tensor.shape for name, tensor in self._tensors.items() if name != "token_ids"}
         if have != need:
             wrong = next(name for name in sorted(need.keys() | have.keys()) if need.get(name) != have.get(name))
             raise ModelError(f"draft head: tensor {wrong!r} has shape {have.get(wrong)}, the model needs {need.get(wrong)}")
         ids: NDArray[Any] = self._tensors.get("token_ids", np.zeros(0))
         known = ids.ndim == 1 and ids.dtype == np.int32 and len(ids) > 0
-        if not known or ids[0] < 0 or ids[-1] >= config.vocab_size or (np.diff(ids) <= 0).any():
+        if not known or ids[0] < 0 or ids[-1] >= self.config.vocab_size or (np.diff(ids) <= 0).any():
             raise ModelError("draft head: token_ids must be rising ids of the model's vocabulary, int32")
 
     @property

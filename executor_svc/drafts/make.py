@@ -7,6 +7,7 @@ from pathlib import Path
 
 from executor_svc.config import ExecutorSettings
 from executor_svc.drafter import Drafter
+from executor_svc.drafts.checkpoint_layer import CheckpointLayer
 from executor_svc.drafts.draft_cache import DraftCache
 from executor_svc.drafts.head import DraftHead, HeadSource, load_head_weights
 from executor_svc.drafts.head_file import HeadFile
@@ -14,6 +15,7 @@ from executor_svc.drafts.mtp import MtpDrafter
 from executor_svc.drafts.ngram import NgramDrafter
 from executor_svc.model.cache import KvType
 from executor_svc.model.errors import ModelError
+from executor_svc.model.hf_folder import HfFolder
 from executor_svc.model.load import OpenModel
 from executor_svc.model.precision import Precision
 from kernels.layout import F32
@@ -59,10 +61,11 @@ def _source(settings: ExecutorSettings, target: Target | None) -> HeadSource | N
     """The head that was named, else the checkpoint's own, else the one that ships for this model."""
     if target is None:
         return None
-    opened, path = target.opened, _head_path(settings, target)
-    if opened.draft_layer is not None and not settings.draft_head:
+    opened = target.opened
+    if not settings.draft_head and isinstance(opened.source, HfFolder) and opened.source.draft_shapes():
         log.info("drafts by the checkpoint's own layer, up to %d ahead", settings.mtp_depth)
-        return opened.draft_layer
+        return CheckpointLayer(opened.source)
+    path = _head_path(settings, target)
     if path is None:
         return None
     file = HeadFile(path, config=opened.config, model_digest=opened.digest)

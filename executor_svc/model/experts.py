@@ -51,7 +51,8 @@ class Experts:
         """The experts of each row and their weights, [M, C] each."""
         config = self._config
         # einsum's own loop: a library's product would round a row by how many there are
-        scores = np.reciprocal(1 + np.exp(-np.einsum("mh,eh->me", x, self._router)))
+        with np.errstate(over="ignore"):  # the exponential of what is far below 0 is infinite, and its score 0
+            scores = np.reciprocal(1 + np.exp(-np.einsum("mh,eh->me", x, self._router)))
         liked = scores + self._bias
         if config.num_chosen_groups < config.num_groups:
             groups = liked.reshape(len(x), config.num_groups, -1)

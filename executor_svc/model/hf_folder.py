@@ -28,9 +28,12 @@ class HfFolder:
         self._path = path
         self.raw: dict[str, Any] = read_json(path / "config.json")
         self.family: Family = by_hf_architecture(str((self.raw.get("architectures") or ["none named"])[0]))
-        self.config: ModelConfig = _read_config({**self.family.hf_defaults, **self.raw}, self.family)
+        try:
+            self.config: ModelConfig = _read_config({**self.family.hf_defaults, **self.raw}, self.family)
+            self._num_draft_layers = int(self.raw.get("num_nextn_predict_layers") or self.raw.get("num_mtp_layers") or 0)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"config.json: a setting is not what it should be: {error}") from error
         self.weight_files: list[Path] = _weight_files(path)
-        self._num_draft_layers = int(self.raw.get("num_nextn_predict_layers") or self.raw.get("num_mtp_layers") or 0)
         self._place, self._shapes = _headers(self.weight_files)
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -43,11 +46,11 @@ class HfFolder:
         }
 
     def draft_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Name -> shape of what `shapes` leaves out because it only drafts (`draft_layer`)."""
+        """Name -> shape of what `shapes` leaves out because it only drafts."""
         return {name: shape for name, shape in self._shapes.items() if self._is_of_drafts(name)}
 
     def _is_of_drafts(self, name: str) -> bool:
-        """Whether a tensor belongs to the layers behind the last, with which a checkpoint predicts more tokens (`mtp`)."""
+        """Whether a tensor belongs to the layers behind the last, with which a checkpoint predicts more tokens."""
         layer = _LAYER.match(name)
         return layer is not None and 0 <= int(layer[1]) - self.config.num_layers < self._num_draft_layers
 
@@ -163,7 +166,6 @@ def _refuse_unknown(raw: Mapping[str, Any], family: Family) -> None:
         "partial_rotary_factor": 1.0,
         **family.hf_must,
     }
-    for key in must.keys() - set(family.hf_reads):
-        value = must[key]
-        if raw.get(key) not in (None, value) and not (key == "attention_bias" and family.qkv_bias):
+    for key, value in must.items():
+        if key not in family.hf_reads and raw.get(key) not in (None, value) and not (key == "attention_bias" and family.qkv_bias):
             raise UnsupportedModel(f"config.json: {key} = {raw[key]!r} is not supported")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from executor_svc.model.config import ModelConfig
 from executor_svc.model.digest import digest_files
-from executor_svc.model.draft_layer import DraftLayer
 from executor_svc.model.errors import ModelError
 from executor_svc.model.gguf_file import GgufFile
 from executor_svc.model.hf_folder import HfFolder
@@ -21,14 +20,13 @@ DEFAULT_NAME = "SmolLM2-135M-Instruct"
 
 @dataclass(frozen=True, slots=True)
 class OpenModel:
-    """A model on disk, checked as far as headers go. draft_layer: with which the checkpoint drafts for itself, where it can."""
+    """A model on disk, checked as far as headers go."""
 
     name: str
     digest: str
     config: ModelConfig
     text: TextSide
     source: TensorSource
-    draft_layer: DraftLayer | None = None
 
 
 def default_model() -> Path:
@@ -63,6 +61,4 @@ def _open_folder(path: Path) -> OpenModel:
     folder = HfFolder(path)
     files = [path / "config.json", path / "tokenizer.json", *folder.weight_files]
     text = text_of_folder(folder, path=path)
-    drafts = DraftLayer(folder) if folder.draft_shapes() else None
-    name = path.resolve().name
-    return OpenModel(name=name, digest=digest_files(files), config=folder.config, text=text, source=folder, draft_layer=drafts)
+    return OpenModel(name=path.resolve().name, digest=digest_files(files), config=folder.config, text=text, source=folder)

@@ -15,7 +15,6 @@ from transformers.modeling_layers import MtpModel
 from executor_svc.backends.cpu import CpuBackend
 from executor_svc.config import ExecutorSettings
 from executor_svc.model.errors import TensorMismatch
-from executor_svc.model.load import open_model
 from executor_svc.plan import Sampling
 from tests.support import tiny_models
 from tests.support.drafted import run
@@ -160,17 +159,14 @@ def test_d1_answers_with_its_drafts_are_those_without(folder, depth):
     backend.close()
 
 
-def test_a_module_that_is_not_whole_is_refused_by_name(folder, tmp_path):
+def test_a_module_that_is_not_whole_is_refused_by_name_where_it_is_wanted(folder, tmp_path):
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.layers.3.eh_proj.weight"]
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(TensorMismatch, match=r"layers\.3\.eh_proj\.weight' has shape None"):
-        open_model(tmp_path)
-
-
-def test_a_drafter_that_is_not_wanted_costs_nothing(folder):
-    backend = open_backend(folder, drafter="none")
+        open_backend(tmp_path)
+    backend = open_backend(tmp_path, drafter="none")
     assert (backend.info.drafter, backend.drafter) == ("none", None)
     backend.close()

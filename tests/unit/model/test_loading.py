@@ -294,36 +294,3 @@ def test_llama_without_a_head_is_tied(tmp_path):
     path = tmp_path / "tiny.gguf"
     write_gguf(path, model.state_dict(), leave_out=("lm_head.weight",))
     assert GgufFile(path).config.tied
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"n_group": 3}, "do not make 3 groups"),
-        ({"n_group": 8}, "do not make 8 groups"),
-        ({"n_group": 4, "topk_group": 5}, "topk_group is 5 of 4"),
-        ({"n_group": 4, "topk_group": 1, "num_experts_per_tok": 3}, "a token can choose among 2"),
-        ({"num_experts_per_tok": 0}, "num_experts_per_tok is 0"),
-        ({"partial_rotary_factor": 0.1, "rope_parameters": None}, "leaves 3 to rotate"),
-        ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported"),
-    ],
-)
-def test_a_mixture_that_cannot_choose_is_refused(tmp_path, changes, words):
-    folder = tiny_models.save(tiny_models.make(tiny_models.configs()["glm4-moe"]), tmp_path)
-    told = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(told | changes))
-    with pytest.raises(ModelError, match=re.escape(words)):
-        HfFolder(folder)
-
-
-def test_layers_that_only_draft_are_left_alone_and_others_are_not(tmp_path):
-    """GLM-4.5 ships one layer more than num_hidden_layers: its multi-token-prediction module."""
-    folder = tiny_models.save(tiny_models.make(tiny_models.configs()["glm4-moe"]), tmp_path)
-    tensors = load_file(folder / "model.safetensors")
-    save_file({**tensors, "model.layers.3.eh_proj.weight": torch.zeros(64, 128)}, folder / "model.safetensors")
-    source = HfFolder(folder)
-    check_tensors(source.shapes(), need=expected_tensors(source.config))
-    save_file({**tensors, "model.layers.4.eh_proj.weight": torch.zeros(64, 128)}, folder / "model.safetensors")
-    source = HfFolder(folder)
-    with pytest.raises(TensorMismatch, match=r"layers\.4\.eh_proj"):
-        check_tensors(source.shapes(), need=expected_tensors(source.config))

@@ -8,27 +8,26 @@ the checkpoint repeats of the model, its embedding and its output head, is not r
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
-from executor_svc.model.config import ModelConfig, expected_tensors
+from executor_svc.drafts.head_file import LAYER, head_shapes
 from executor_svc.model.errors import TensorMismatch
+from executor_svc.model.hf_folder import HfFolder
 from kernels.layout import F32, I32
 
-_OWN: Final = {"hidden_norm.weight": "hnorm.weight", "embed_norm.weight": "enorm.weight", "norm.weight": "shared_head.norm.weight"}
-_LAYER: Final = "model.layers.0."
+_PROJ: Final = "proj.weight"
+_OWN: Final = {
+    "hidden_norm.weight": "hnorm.weight",
+    "embed_norm.weight": "enorm.weight",
+    "norm.weight": "shared_head.norm.weight",
+    _PROJ: "eh_proj.weight",
+}
 
 
-class _Folder(Protocol):
-    config: ModelConfig
-
-    def draft_shapes(self) -> Mapping[str, tuple[int, ...]]: ...
-    def load(self, name: str) -> F32: ...
-
-
-class DraftLayer:
-    """As a draft head's source: see `executor_svc.drafts.head`.
+class CheckpointLayer:
+    """A `HeadSource` over a folder that has such a layer.
 
     Attributes:
         config: of the layer alone. begin: 1, for no state stands before the first token.
@@ -36,7 +35,7 @@ class DraftLayer:
 
     begin = 1
 
-    def __init__(self, folder: _Folder) -> None:
+    def __init__(self, folder: HfFolder) -> None:
         """Raises TensorMismatch naming what is missing or has another shape."""
         config = folder.config
         self._folder = folder
@@ -57,17 +56,12 @@ class DraftLayer:
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """As TensorSource."""
-        hidden = self.config.hidden_size
-        layer = {name: shape for name, shape in expected_tensors(self.config).items() if name.startswith(_LAYER)}
-        return {**dict.fromkeys(_OWN, (hidden,)), "proj.weight": (hidden, 2 * hidden), **layer}
+        return head_shapes(self.config)
 
     def load(self, name: str) -> F32:
         """As TensorSource."""
         array = self._folder.load(self._place(name))
-        if name != "proj.weight":
-            return array
-        half = array.shape[1] // 2
-        return np.concatenate((array[:, half:], array[:, :half]), axis=1)
+        return np.concatenate(np.split(array, 2, axis=1)[::-1], axis=1) if name == _PROJ else array
 
     def has_groups(self, name: str) -> bool:
         """As TensorSource."""
@@ -79,6 +73,4 @@ class DraftLayer:
 
     def _place(self, name: str) -> str:
         """Its name in the checkpoint."""
-        if name.startswith(_LAYER):
-            return self._prefix + name.removeprefix(_LAYER)
-        return self._prefix + ("eh_proj.weight" if name == "proj.weight" else _OWN[name])
+        return self._prefix + (_OWN.get(name) or name.removeprefix(LAYER))
