@@ -126,7 +126,7 @@ def pack(weights: GroupWeights, *, panel: int) -> PackedGroups:
     parts = [weights.scale] if weights.offset is None else [weights.scale, weights.offset]
     scales = [_whole_panels(part, panel).reshape(-1, panel, groups).transpose(0, 2, 1) for part in parts]
     return PackedGroups(
-        codes=_aligned(quads.reshape(-1).view(np.uint8)),
+        codes=_at_a_line(quads).reshape(-1).view(np.uint8),
         scales=np.ascontiguousarray(np.stack(scales, axis=2)).reshape(-1).view(np.uint16),
         num_out=num_out,
         num_in=num_in,
@@ -135,13 +135,13 @@ def pack(weights: GroupWeights, *, panel: int) -> PackedGroups:
     )
 
 
-def _aligned(codes: U8) -> U8:
-    """The same, beginning at a cache line: a vector of 64 bytes that lies across two costs two reads."""
-    memory = np.empty(len(codes) + LINE, np.uint8)
+def _at_a_line(quads: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """A contiguous copy that begins at a cache line: a vector of 64 bytes that lies across two costs two reads."""
+    memory = np.empty(quads.nbytes + LINE, np.uint8)
     start = -memory.ctypes.data % LINE
-    aligned = memory[start : start + len(codes)]
-    aligned[:] = codes
-    return aligned
+    copy = memory[start : start + quads.nbytes].view(np.uint32).reshape(quads.shape)
+    copy[...] = quads
+    return copy
 
 
 def _whole_panels(rows: NDArray[Any], panel: int) -> NDArray[Any]:

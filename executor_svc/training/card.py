@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import torch
 
 from executor_svc.training.shards import count_tokens
-from executor_svc.training.train import Trainer
+from executor_svc.training.train import RIVALS, Trainer
 from executor_svc.training.windows import windows_of
 
 
@@ -32,10 +32,10 @@ def write_card(trainer: Trainer) -> None:
         f"* Data: {num_tokens:,} tokens of dialogues that the model wrote itself (seed {settings.seed});",
         "  questions at temperature 1.0, answers at 0, 0, 0.3 and 0.7 in turn, top-p 0.9.",
         f"* Recipe: {trainer.step} steps of {settings.batch} dialogues, {settings.epochs} epochs, AdamW,",
-        f"  learning rate {settings.lr} (cosine), KL to the target over the {settings.vocabulary} most frequent tokens,",
-        f"  {settings.depth} applications.",
-        f"* On {len(held_out)} dialogues that it never saw, its likeliest token is the target's likeliest,",
-        f"  by application: {places}.",
+        f"  learning rate {settings.lr} (cosine), {settings.depth} applications, KL to the target",
+        f"  over the tokens among the {RIVALS} likeliest anywhere in a batch, of the {settings.vocabulary} most frequent ones.",
+        f"* On {len(held_out)} dialogues that it never saw, its likeliest token is the target's likeliest of all",
+        f"  {settings.vocabulary}, by application: {places}.",
         "",
         "![loss](curve.png)",
         "",

@@ -11,16 +11,19 @@ from typing import Final
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import load_file, save_file
 
 from executor_svc.drafts.head_file import FORMAT, LAYER
+from executor_svc.model.errors import UnsupportedModel
 from executor_svc.model.load import OpenModel
 from executor_svc.model.rope import rope_tables
 from executor_svc.training.collect import token_counts
 from executor_svc.training.config import TrainDraftSettings
 from executor_svc.training.module import DraftModule
 from executor_svc.training.windows import Window, windows_of
+from kernels.cpu.jit import processor_has
 
 STEP_WEIGHTS: Final = (1.0, 0.7, 0.5, 0.4, 0.3, 0.3, 0.3, 0.3)
 """What the loss of each application counts: without the first, no later one is ever reached."""
@@ -51,8 +54,11 @@ def frozen_of(opened: OpenModel, *, folder: Path, size: int) -> Frozen:
 
 
 def initial(opened: OpenModel) -> DraftModule:
-    """The target's last layer behind a projection that takes the hidden state as it is."""
+    """The target's last layer behind a projection that takes the hidden state as it is. Raises UnsupportedModel for a mixture of
+    experts: a head's layer has a plain feed-forward part."""
     config, source = opened.config, opened.source
+    if config.moe is not None:
+        raise UnsupportedModel(f"{config.family}: no draft head can be trained for a mixture of experts yet")
     module = DraftModule(config)
     last = f"model.layers.{config.num_layers - 1}."
     with torch.no_grad():
@@ -78,24 +84,24 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.01)
         cos, sin = rope_tables(opened.config.rope, head_dim=opened.config.head_dim, num_positions=settings.window)
         self._cos, self._sin = (torch.from_numpy(table[: settings.window]) for table in (cos, sin))
-        self._bf16 = bool(torch.cpu._is_avx512_bf16_supported())
+        self._bf16 = processor_has("avx512bf16")
         self._head_half = self.frozen.head.bfloat16() if self._bf16 else self.frozen.head
         self.step = 0
         self.curve: list[dict[str, float]] = []
 
     def losses(self, window: Window) -> tuple[torch.Tensor, list[torch.Tensor], list[float]]:
-        """The loss, each application's own, and how often each one's likeliest token is the target's: [depth] each."""
+        """The loss, each application's own, and how often each one's likeliest token is the target's: [depth] each. All among the
+        tokens in question: see `_target`."""
         states = self._states(window)
         rivals, target = self._target(window.hidden[window.counted])
-        probability, best = target.exp(), target.argmax(-1)
-        entropy = (probability * target).sum(-1).mean()
+        best = target.argmax(-1)
         each, right = [], []
         total = torch.zeros(())
         for index, state in enumerate(states):
             with self._half():
                 logits = state[window.counted] @ rivals.T
             logits = logits.float()
-            loss = (logits.logsumexp(-1) - (probability * logits).sum(-1)).mean() + entropy
+            loss = F.kl_div(logits.log_softmax(-1), target, log_target=True, reduction="batchmean")
             total = total + STEP_WEIGHTS[index] * loss
             each.append(loss.detach())
             right.append(float((logits.argmax(-1) == best).float().mean()))

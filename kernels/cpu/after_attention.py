@@ -165,9 +165,10 @@ def _check_layer(layer: AfterAttention) -> None:
     hidden, gated = layer.out.num_out, layer.down.num_in
     if (layer.gate_up.num_in, layer.gate_up.num_out, layer.down.num_out) != (hidden, 2 * gated, hidden):
         raise ValueError(f"gate_up or down do not fit {hidden} hidden and {gated} feed-forward elements")
-    for part in (layer.out, layer.gate_up, layer.down, layer.qkv):
+    for name in ("out", "gate_up", "down", "qkv"):
+        part = getattr(layer, name)
         if part is not None and part.panel != PANEL:
-            raise ValueError(f"weights are packed for panels of {part.panel} outputs, this processor's kernel has {PANEL}")
+            raise ValueError(f"{name} is packed for panels of {part.panel} outputs, this processor's kernel has {PANEL}")
     if layer.qkv is not None and layer.qkv.num_in != hidden:
         raise ValueError(f"qkv has {layer.qkv.num_in} inputs for {hidden} hidden elements")
     widths = {"post_norm": hidden, "next_norm": hidden, "attention_norm": hidden, "gated_norm": hidden}

@@ -141,6 +141,7 @@ def attend_rows(
         q_TND: rotated queries, unscaled.
         k, v: one layer's keys and values, f32 or f16, laid out as `rows` says, those of the fed tokens already written.
         window: keys a query sees, itself included; 0 = all.
+        begin: the first key that is there; what lies before it is never read.
 
     Raises:
         ValueError: shapes, types or memory order do not fit.

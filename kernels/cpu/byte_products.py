@@ -177,6 +177,9 @@ def _vnni_512(codes: U8, weights: I8, signed: I8, small: I32s, large: I32s) -> N
     _products_512(codes, weights, signed, small, large)
 
 
+_RUNS: Final = {Vnni.name: _vnni, Vnni512.name: _vnni_512}
+
+
 def is_exact(form: Form, run: Callable[..., None] | None = None) -> bool:
     """Runs `products_of` a form on one vector, extremes among its codes, and compares every lane with plain integers."""
     outputs, rng = form.vectors.outputs, np.random.default_rng(1)
@@ -185,7 +188,7 @@ def is_exact(form: Form, run: Callable[..., None] | None = None) -> bool:
     codes[:8], weights[:8] = 15, [LARGEST] * 4 + [-LARGEST] * 4
     signed[:12] = [LARGEST] * 6 + [-LARGEST] * 6
     sums = np.zeros((2, outputs), np.int32)
-    (run or (_vnni if outputs == OF_8.outputs else _vnni_512))(codes, weights, signed, sums[0], sums[1])
+    (run or _RUNS[form.name])(codes, weights, signed, sums[0], sums[1])
     products = [x.astype(int) * signed.astype(int) for x in (codes, weights)]
     return np.array_equal(sums, np.reshape(products, (2, outputs, 4)).sum(2))
 

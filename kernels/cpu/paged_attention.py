@@ -58,6 +58,7 @@ def paged_attention(
         context_len_R: i32 [R], tokens with keys after this step. A row with fewer than it feeds is dead; its output is 0.
         block_tables_RW: i32 [R, W]; a row that needs a block whose id is not in the cache comes out as NaN, alone.
         window: keys a query sees, itself included; 0 = all.
+        begin: the first key that is there; what lies before it is never read.
         tile_tokens: tokens a work item, 0 = chosen; speed only, never a bit of the result.
 
     Raises:

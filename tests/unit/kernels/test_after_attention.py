@@ -187,6 +187,8 @@ def test_arrays_that_do_not_fit_are_refused_by_name():
         ("down", lambda layer: layer.out),
         ("gate_up", lambda layer: layer.out),
         ("qkv", lambda layer: layer.out),
+        ("out", lambda layer: replace(layer.out, panel=24 - layer.out.panel)),
+        ("qkv", lambda layer: replace(layer.qkv, panel=24 - layer.qkv.panel)),
     ],
 )
 def test_a_layer_whose_parts_do_not_fit_is_never_made(name, made):

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from kernels.cpu.crew import num_threads, set_num_threads
 from kernels.cpu.group_linear import group_linear, packed
+from kernels.cpu.group_tile import PANEL
 from kernels.cpu.quantise_rows import quantise_rows
-from kernels.group_weights import GROUP, GroupWeights, rounded, side_by_side
+from kernels.group_weights import GROUP, LINE, GroupWeights, pack, rounded, side_by_side
 from kernels.reference.group_linear import group_linear as reference
 from kernels.reference.group_linear import quantise_rows as reference_codes
 
@@ -138,3 +139,14 @@ def test_what_no_kernel_takes_is_refused():
         GroupWeights(np.zeros((2, 64), np.uint8), scale, None)
     with pytest.raises(ValueError, match="do not fit"):
         run(rows_of(3, 32), weights_of(4, 8, 64))
+
+
+def test_weights_packed_for_another_processor_are_refused():
+    other = pack(weights_of(4, 8, 64), panel=24 - PANEL)
+    with pytest.raises(ValueError, match="packed for panels"):
+        group_linear(rows_of(3, 64), weights=other, out_MN=np.empty((3, 8), np.float32))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_codes_begin_at_a_cache_line(bits):
+    assert all(packed(weights_of(bits, num_out, 64)).codes.ctypes.data % LINE == 0 for num_out in (1, 7, 8, 33, 100))
