@@ -24,10 +24,8 @@ def main(argv: list[str] | None = None) -> int:
 
         from executor_svc.model.load import open_model
         from executor_svc.training.card import write_card
-        from executor_svc.training.memory import keep_freed_memory
         from executor_svc.training.train import Trainer
 
-        keep_freed_memory()
         torch.set_num_threads(settings.num_threads or len(os.sched_getaffinity(0)))
         trainer = Trainer(settings, open_model(Path(settings.model) if settings.model else None), folder=folder)
         trainer.run()
