@@ -80,6 +80,22 @@ def test_a_signal_while_the_model_loads_ends_the_process_at_once_and_quietly(nam
     assert (process.returncode, errors) == (0, "")
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_that_another_thread_gets_ends_the_process_though_its_main_thread_is_in_c(name: str) -> None:
+    """As one does that arrives after the main thread's last look for signals and before its long call: nothing interrupts it."""
+    script = (
+        "import signal, threading, time\n"
+        "from drumline import startup\n"
+        "startup.exit_on_signals()\n"
+        "other = threading.Thread(target=time.sleep, args=(60,), daemon=True)\n"
+        "other.start()\n"
+        f"threading.Timer(0.5, lambda: signal.pthread_kill(other.ident, signal.{name})).start()\n"
+        "time.sleep(60)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 async def test_an_idle_executor_drains_at_once() -> None:
     with ExecutorProcess() as executor:
         started = time.monotonic()
