@@ -27,7 +27,7 @@ class Step:
     """One applied plan on its way through forward and commit.
 
     Attributes:
-        rows: i32 [R'], plan row of each batch row, rising. slots, num_fed: i32 [R'].
+        rows: i32 [R'], plan row of each batch row, rising. slots, num_fed: i32 [R']. decodes: bool [R'].
         starts: i32 [n+1], places of the sampling rows: row i chose at starts[i]:starts[i+1].
         ends: end ids at the places, flat. min_tokens_left: bool [S] is `batch.sample.ban_end`.
         scored: i32, batch rows that end without sampling (max_tokens 0 after their last chunk).
@@ -39,6 +39,7 @@ class Step:
     rows: I32
     slots: I32
     num_fed: I32
+    decodes: BOOL
     starts: I32
     ends: Ends
     scored: I32
@@ -87,7 +88,9 @@ class Assembler:
             batch.drafts_behind = np.repeat(starts[1:], np.diff(starts)) - 1 - np.arange(starts[-1], dtype=np.int32)
         scored = np.flatnonzero((kinds != PREFILL) & ~sampling).astype(np.int32)
         size = len(rows.slots)
-        return Step(plan, size, live, step_slots, fed, starts, ends, scored, batch, verdict.skipped, verdict.errors, draft_ns)
+        decodes = kinds == DECODE
+        skipped, errors = verdict.skipped, verdict.errors
+        return Step(plan, size, live, step_slots, fed, decodes, starts, ends, scored, batch, skipped, errors, draft_ns)
 
     def _draft(self, rows: I32, *, planned: I32) -> I32:
         """Lets the drafter guess at most `planned` tokens of each row, and no more than could be emitted before the last one.

@@ -12,7 +12,7 @@ import numpy as np
 from drumline.errors import Internal
 from executor_svc.accept import NO_DRAFT, leading, num_right, within
 from executor_svc.batch import Step
-from executor_svc.plan import BOOL, FINISH_LENGTH, FINISH_STOP, I32, U64, Logprobs, Sampled, StepResult
+from executor_svc.plan import BOOL, COHORT, FINISH_LENGTH, FINISH_STOP, I32, U64, Logprobs, Sampled, StepResult
 from executor_svc.slots import Slots
 
 
@@ -44,9 +44,7 @@ def commit(slots: Slots, step: Step, sampled: Sampled) -> StepResult:
     lost = _lost(sampled, vocab_size=slots.limits.vocab_size)
     failed = _failed(step, sampled, lost=lost, errors=errors)
     out = _emit(slots, step, sampled, lost=lost, failed=failed)
-    fed = step.num_fed.copy()
-    fed[out.rows] -= out.places - out.counts
-    slots.num_computed[step.slots] += fed
+    slots.num_computed[step.slots] += _kept(step, out, failed=failed)
     slots.tokens[sample.slots[out.kept], sample.num_known[out.kept]] = sampled.token_ids[out.kept]
     slots.num_known[out.slots] += out.counts
     lengths: I32 = np.zeros(step.num_rows, np.int32)
@@ -132,6 +130,17 @@ def _emit(slots: Slots, step: Step, sampled: Sampled, *, lost: BOOL, failed: BOO
     gone = failed[rows]
     counts, reasons = np.where(gone, 0, counts).astype(np.int32), np.where(gone, np.int8(0), reasons)
     return Emitted(rows, owners, places, counts, np.maximum(counts - 1, 0), within(starts, counts), reasons)
+
+
+def _kept(step: Step, out: Emitted, *, failed: BOOL) -> I32:
+    """Tokens of each batch row [R'] that were fed for good: those behind which everything is known to be right. Where all move by
+    the slowest, rows that decode keep what the one with the fewest does, and feed the rest again."""
+    kept = step.num_fed.copy()
+    kept[out.rows] -= out.places - out.counts
+    if step.plan.advance == COHORT:
+        together = step.decodes & ~failed
+        kept[together] = kept[together].min(initial=np.iinfo(np.int32).max)
+    return kept
 
 
 def _drafts(slots: Slots, step: Step) -> I32:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from drumline.errors import PlanRejected
-from executor_svc.plan import BOOL, DECODE, I32, PREFILL, PREFILL_LAST, Plan
+from executor_svc.plan import BOOL, COHORT, DECODE, I32, PREFILL, PREFILL_LAST, Plan
 from executor_svc.slots import EMPTY, ENDED, LIVE, REFUSED, Slots
 
 
@@ -20,6 +20,7 @@ class Rows:
     Attributes:
         slots: with slots that do not exist replaced by 0; `named` keeps what the plan said.
         draft_len: drafts to verify; `num_tokens` counts them.
+        together: rows that decode all move by the slowest, so each feeds all that it has not fed for good; elsewhere that is one.
         bad: rows whose slot does not exist or is named twice, with words.
     """
 
@@ -29,6 +30,7 @@ class Rows:
     num_tokens: I32
     starts: I32
     draft_len: I32
+    together: bool
     all_decode: bool
     bad: dict[int, str]
 
@@ -44,7 +46,7 @@ class Rows:
             bad[row] = f"slot {int(named[row])} is named by {int(uses[slots[row]])} rows of the plan"
         all_decode = bool((kinds == DECODE).all() and (plan.num_tokens == 1).all())
         draft_len = plan.draft_len if len(plan.draft_len) else np.zeros(len(named), np.int32)
-        return cls(named, slots, kinds, plan.num_tokens, plan.starts, draft_len, all_decode, bad)
+        return cls(named, slots, kinds, plan.num_tokens, plan.starts, draft_len, plan.advance == COHORT, all_decode, bad)
 
     def decoding(self) -> "Rows":
         """The same rows, each decoding one token: what `repeat_rows` asks for."""
@@ -52,7 +54,7 @@ class Rows:
             return self
         size = len(self.slots)
         ones, zeros = np.ones(size, np.int32), np.zeros(size, np.int32)
-        return Rows(self.named, self.slots, np.full(size, DECODE, np.int32), ones, zeros, zeros, True, dict(self.bad))
+        return Rows(self.named, self.slots, np.full(size, DECODE, np.int32), ones, zeros, zeros, self.together, True, dict(self.bad))
 
 
 @dataclass(slots=True)
@@ -134,13 +136,14 @@ def _judge_lengths(slots: Slots, rows: Rows, verdict: Verdict) -> None:
         decode = rows.kinds == DECODE
         unknown = (rows.kinds < PREFILL) | (rows.kinds > DECODE)
         verdict.refuse(unknown, lambda row: f"row_kind {int(rows.kinds[row])} is not known")
-        due = 1 + rows.draft_len
+        due = (left if rows.together else 1) + rows.draft_len
         verdict.refuse(
             decode & (fed != due), lambda row: f"num_tokens of a decode row must be {int(due[row])}, got {int(fed[row])}"
         )
         drafting = rows.draft_len > 0
         verdict.refuse(~decode & drafting, lambda row: f"draft_len is {int(rows.draft_len[row])}; only a decode row has drafts")
-        verdict.refuse(decode & (left != 1), lambda row: f"a decode row must have 1 token to feed, it has {int(left[row])}")
+        wrong = decode & ((left < 1) | (left != 1) & (not rows.together))
+        verdict.refuse(wrong, lambda row: f"a decode row must have 1 token to feed, it has {int(left[row])}")
         verdict.refuse(
             ~decode & (rows.starts != computed),
             lambda row: f"start {int(rows.starts[row])} of the chunk is not the sequence's own length {int(computed[row])}",

@@ -41,6 +41,11 @@ class SchedulerSettings(ServiceSettings):
         description="How many tokens executors with a drafter guess ahead. adaptive: as long as the chance that one counts "
         "is worth what it costs. fixed: always their --mtp-depth. off: none. Answers do not depend on it.",
     )
+    advance: Literal["per_sequence", "cohort"] = Field(
+        default="per_sequence",
+        description="How rows with drafts move. per_sequence: each by what it accepted. cohort: all by what the slowest did, to "
+        "compare with. Answers do not depend on it.",
+    )
     enable_prefix_caching: bool = Field(default=True, description="Reuse the KV blocks of prompts that begin alike.")
     plans_in_flight: int = Field(default=2, ge=1, le=8, description="Plans sent to an executor and not yet answered.")
     max_waiting_requests: int = Field(default=2048, ge=1, description="Sequences that may wait for a first slot; more get 429.")

@@ -53,7 +53,7 @@ class ResultApplier:
             elif seq.state in LIVE:
                 self._apply_live(out, row, seq, tokens=tokens, news=news, result=result, flight=flight)
             elif seq.state is State.WITHDRAWN:
-                self._confirm(flight, row, seq, num_tokens=len(tokens))
+                self._confirm(flight, row, seq, num_tokens=len(tokens), news=news)
         return out.outputs()
 
     def _apply_not_run(self, out: News, row: int, seq: Sequence, news: RowNews) -> None:
@@ -67,9 +67,10 @@ class ResultApplier:
         self, out: News, row: int, seq: Sequence, *, tokens: list[int], news: RowNews, result: StepResult, flight: PlanInFlight
     ) -> None:
         seq.tokens.extend(tokens)
-        length = self._confirm(flight, row, seq, num_tokens=len(tokens))
-        if drafts := flight.rows.drafts_of(row):
-            self._settle_drafts(seq, planned=drafts, drafted=news.drafted[row] if news.drafted else 0, num_tokens=len(tokens))
+        before = self._books.cols.confirmed_of(flight.rows.slots[row])
+        length = self._confirm(flight, row, seq, num_tokens=len(tokens), news=news)
+        if flight.rows.drafts_of(row) or (flight.rows.tails is not None and row < flight.rows.num_decodes):
+            self._settle_drafts(flight.rows, row, seq, kept=length - before, num_tokens=len(tokens), news=news)
         prompt_logprobs = result.prompt_logprobs.get(row)
         if prompt_logprobs is not None:
             seq.num_prompt_logprobs_done = max(seq.num_prompt_logprobs_done, min(seq.num_prompt - 1, length))
@@ -84,19 +85,19 @@ class ResultApplier:
                 out.finish(entry, reason)
                 self._end(seq)
 
-    def _settle_drafts(self, seq: Sequence, *, planned: int, drafted: int, num_tokens: int) -> None:
-        """What the row accepted is known: plans to come begin there, and drafts as far as that promises."""
+    def _settle_drafts(self, rows: RowMap, row: int, seq: Sequence, *, kept: int, num_tokens: int, news: RowNews) -> None:
+        """What the row accepted is known: plans to come begin behind what it keeps, and drafts as far as that promises."""
         books = self._books
-        books.retract(seq, 1 + planned - num_tokens)
-        if books.drafting is not None:
-            books.drafting.verified(seq.slot, num_drafted=drafted, num_accepted=num_tokens - 1)
+        books.retract(seq, rows.tail_of(row) + rows.drafts_of(row) - kept)
+        if books.drafting is not None and news.drafted:
+            books.drafting.verified(seq.slot, num_drafted=news.drafted[row], num_accepted=num_tokens - 1)
 
-    def _confirm(self, flight: PlanInFlight, row: int, seq: Sequence, *, num_tokens: int) -> int:
+    def _confirm(self, flight: PlanInFlight, row: int, seq: Sequence, *, num_tokens: int, news: RowNews) -> int:
         """The row ran: its new length counts, and prefix blocks that it filled are valid for good. Returns the length."""
         books, rows = self._books, flight.rows
         slot = rows.slots[row]
         if row < rows.num_decodes:
-            length = books.cols.confirmed_of(slot) + num_tokens
+            length = books.cols.confirmed_of(slot) + (num_tokens if rows.tails is None else news.moved)
             books.cols.confirm(slot, length=length)
             return length
         prefill = rows.prefills[row - rows.num_decodes]

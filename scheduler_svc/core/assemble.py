@@ -71,8 +71,7 @@ def _fill_rows(plan: Plan, rows: RowMap, books: ExecutorBooks) -> None:
             plan.slots = list(rows.slots)
             plan.row_kinds = rows.kinds()
             drafts = rows.drafts
-            fed = [1] * rows.num_decodes if drafts is None else [1 + count for count in drafts]
-            plan.num_tokens = fed + [row.num_tokens for row in rows.prefills]
+            plan.num_tokens = rows.decode_tokens() + [row.num_tokens for row in rows.prefills]
             plan.draft_len = [] if drafts is None else drafts + [0] * len(rows.prefills)
             plan.starts = [0] * rows.num_decodes + [row.start for row in rows.prefills]
         books.last_keys, books.last_all_decode = rows.keys, all_decode

@@ -38,6 +38,7 @@ class RowNews:
     Attributes:
         emitted: tokens per row, or None = exactly 1 by every row. token_ids: flattened, in the column that they came in.
         drafted: drafts verified per row, or None = none by any.
+        moved: tokens that every decode row keeps, where all move by the slowest.
         lengths: i64 [R]. finished, errors: by row. skipped: rows.
         decoded: rows that are looked at as columns. others: all the others, rising.
     """
@@ -51,6 +52,7 @@ class RowNews:
     decoded: DecodedRows
     others: list[int]
     drafted: list[int] | None = None
+    moved: int = 0
 
 
 NOBODY: Final = DecodedRows((), np.zeros(0, np.int64), np.zeros(0, np.int64), ())
@@ -92,6 +94,8 @@ class ResultCheck:
             drafted=plain_ints(result.num_drafted) or None,
         )
         self._check_shapes(news, counts=emitted)
+        if rows.tails is not None:
+            news.moved = self._slowest(news, rows.tails)
         self._split(news)
         if news.decoded.rows:
             self._check_decodes(news)
@@ -114,9 +118,17 @@ class ResultCheck:
         ours = [token_ids[place] for place in places.tolist()]
         news.decoded = DecodedRows(regular.tolist(), rows.decode_slots[regular], news.lengths[regular], ours)
 
+    def _slowest(self, news: RowNews, tails: list[int]) -> int:
+        """What the decode row keeps that keeps the fewest of those that ran; 0 when none did."""
+        counts = news.emitted or [1] * len(self._rows)
+        ran = (row for row in range(len(tails)) if row not in news.errors and row not in news.skipped)
+        return min((tails[row] - 1 + max(counts[row], 1) for row in ran), default=0)
+
     def _odd_decodes(self, news: RowNews) -> list[int]:
         """Decode rows that need a look at each: of sequences that have ended or leave, skipped, failed, with drafts or no token."""
         seqs, count, emitted, drafts = self._rows.seqs, self._rows.num_decodes, news.emitted, self._rows.drafts
+        if self._rows.tails is not None:
+            return list(range(count))
         silent = [] if emitted is None or emitted[:count].count(1) == count else [r for r in range(count) if emitted[r] != 1]
         if drafts is not None:
             silent = sorted({*silent, *(row for row in range(count) if drafts[row])})
@@ -183,7 +195,9 @@ class ResultCheck:
         before = prefill.start if prefill else self._books.cols.confirmed_of(rows.slots[row])
         samples = prefill is None or prefill.is_last
         drafts, drafted = rows.drafts_of(row), news.drafted[row] if news.drafted else 0
-        fed = prefill.num_tokens if prefill else max(count, 1)
+        tail = 1 if prefill else rows.tail_of(row)
+        fed = prefill.num_tokens if prefill else max(count, 1) if rows.tails is None else news.moved
+        known = before + (prefill.num_tokens if prefill else tail - 1 + max(count, 1))
         if not 0 <= drafted <= drafts:
             raise self._fail(f"row {row} verified {drafted} drafts, its plan names {drafts}")
         if count > (1 + drafted if samples and seq.request.max_tokens else 0):
@@ -195,7 +209,7 @@ class ResultCheck:
         finished = row in news.finished
         if finished and not samples:
             raise self._fail(f"row {row} finished in the middle of its prefill")
-        if samples and not finished and (not count or before + fed >= int(self._books.cols.limit[rows.slots[row]])):
+        if samples and not finished and (not count or known >= int(self._books.cols.limit[rows.slots[row]])):
             raise self._fail(f"row {row} emitted {count} tokens, may emit no more, and did not finish")
 
     def _check_blocks(self, news: RowNews) -> None:

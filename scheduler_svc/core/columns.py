@@ -110,14 +110,14 @@ class SlotColumns:
             self._plans = PlanRun(slots, room=self.capacity[slots] - self._upper[slots], num_slots=len(self.limit))
         self._planned = slots
 
-    def plan_drafts(self, slots: I64, drafts: I64, *, step: int) -> None:
-        """A plan feeds each row one token and so many drafts."""
+    def plan_many(self, slots: I64, num_tokens: I64, *, step: int) -> None:
+        """A plan feeds each row so many tokens."""
         self._end_plans()
-        self._upper[slots] += 1 + drafts
+        self._upper[slots] += num_tokens
         self._last_step[slots] = step
 
     def retract(self, slot: int, num_tokens: int) -> None:
-        """Drafts that a plan fed were wrong, or were never made."""
+        """So many tokens that a plan was to feed are not kept: drafts that were wrong, or never made, or what is fed again."""
         self._end_plans()
         self._upper[slot] -= num_tokens
 

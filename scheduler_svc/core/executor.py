@@ -12,7 +12,7 @@ from scheduler_svc.core.grant import grant_for, grant_id_of
 from scheduler_svc.core.growing import GrowingChains
 from scheduler_svc.core.kv import KvCache
 from scheduler_svc.core.prefix import PrefixChain, identity
-from scheduler_svc.core.rows import PlanInFlight, RowMap
+from scheduler_svc.core.rows import I64, PlanInFlight, RowMap
 from scheduler_svc.core.sequence import Sequence, by_key
 from scheduler_svc.core.tables import ExecutorTables
 from scheduler_svc.core.types import ExecutorInfo, Limits
@@ -38,6 +38,8 @@ class ExecutorBooks:
         in_flight: plans sent, oldest first.
         irregular_until: rows of plans up to this step may belong to sequences that have ended or leave.
         drafting: how far drafts run; None = nobody drafts here.
+        moves_together: rows that decode all move by the slowest: as set, or because the executor was not granted more. Then one plan
+            is in flight, since the next needs to know what each row has left to feed.
         decode_room: steps for which no decode row can reach its limit, at least; never too many.
         last_keys, last_all_decode: rows of the last plan that had rows, for "repeat".
     """
@@ -54,6 +56,9 @@ class ExecutorBooks:
         self.cols = SlotColumns(info.max_num_seqs, block_size=info.block_size)
         depth = info.mtp_depth if limits.layout == "paged" and limits.admission == "paged" else 0
         self.drafting = drafting_for(depth, num_slots=info.max_num_seqs, policy=limits.drafts)
+        self.moves_together = self.drafting is not None and (limits.advance == "cohort" or not self.grant.granted)
+        if self.moves_together:  # a tail is at most one token longer than drafts run, and always fits into a step
+            self.max_rows = max(1, min(self.max_rows, self.budget // (depth + 1)))
         self.caching = limits.enable_prefix_caching
         self.growing = GrowingChains()
         self.running: dict[int, Sequence] = {}
@@ -151,6 +156,13 @@ class ExecutorBooks:
         self.decoding = [seq for seq in self.decoding if seq.request.key not in keys]
         self.retired.update((seq.request.key, seq) for seq in seqs)
         self._decode_map = None
+
+    def retire_done(self, rows: RowMap, *, left: I64) -> None:
+        """Rows with nothing `left` to feed had their last; the next look is due when the first of the others may have had its."""
+        if done := (left <= 0).nonzero()[0].tolist():
+            self.retire([rows.seqs[row] for row in done])
+        elif len(left) == len(self.decoding):  # a row that was left out, short of blocks, may be nearer to its end
+            self.decode_room = int(left.min())
 
     def retract(self, seq: Sequence, num_tokens: int) -> None:
         """Of the tokens that a plan was to feed for it, so many do not count: it may have rows to schedule again."""

@@ -155,4 +155,5 @@ def _flight(flight: PlanInFlight) -> Data:
         "num_decodes": rows.num_decodes,
         "prefills": [[row.start, row.num_tokens, row.is_last] for row in rows.prefills],
         "drafts": rows.drafts,
+        "tails": rows.tails,
     }

@@ -8,9 +8,10 @@ from scheduler_svc.core.drafting import Drafting
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.policy import Room, Router
 from scheduler_svc.core.residency import find_cached, place
-from scheduler_svc.core.rows import I64, PrefillRow, RowMap
+from scheduler_svc.core.rows import PrefillRow, RowMap
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.sketch import StepSketch
+from scheduler_svc.core.together import choose_together
 from scheduler_svc.core.types import Advance, Layout, Limits
 
 MAX_CONSIDERED = 64
@@ -36,6 +37,8 @@ class PagedAdmission:
 
     def choose(self, sketch: StepSketch, router: Router) -> None:
         """See `AdmissionPolicy`."""
+        if sketch.books.moves_together:
+            sketch.advance = Advance.COHORT
         self._choose_decodes(sketch)
         self._choose_prefills(sketch)
         if not sketch.starved and not sketch.books.draining:
@@ -83,6 +86,9 @@ class PagedAdmission:
         if not books.decoding:
             return
         rows, cols = books.decode_rows(), books.cols
+        if books.moves_together:
+            choose_together(sketch)
+            return
         if books.drafting is not None and self._choose_drafts(sketch, rows, books.drafting):
             return
         short = cols.short_of_blocks(rows.decode_slots)
@@ -95,7 +101,7 @@ class PagedAdmission:
         sketch.budget -= len(rows)
         books.decode_room -= 1
         if books.decode_room <= 0:
-            self._retire(books, rows, left=cols.limit[rows.decode_slots] - cols.upper[rows.decode_slots])
+            books.retire_done(rows, left=cols.limit[rows.decode_slots] - cols.upper[rows.decode_slots])
 
     def _choose_drafts(self, sketch: StepSketch, rows: RowMap, drafting: Drafting) -> bool:
         """Decode rows with drafts, where any is worth it; False, and nothing changed, where none is. Drafts never take what others
@@ -114,19 +120,12 @@ class PagedAdmission:
         if not drafts.any() or len(short) > books.kv.pool.num_available:
             return False
         sketch.grow_decodes(rows, short)
-        cols.plan_drafts(slots, drafts, step=books.next_step)
+        cols.plan_many(slots, 1 + drafts, step=books.next_step)
         sketch.decodes = rows.drafting(drafts.tolist())
         sketch.budget -= sketch.decodes.num_tokens
         books.decode_room = 0
-        self._retire(books, rows, left=cols.limit[slots] - cols.upper[slots])
+        books.retire_done(rows, left=cols.limit[slots] - cols.upper[slots])
         return True
-
-    def _retire(self, books: ExecutorBooks, rows: RowMap, *, left: I64) -> None:
-        """Rows with nothing `left` to feed had their last; the next look is due when the first of the others may have had its."""
-        if done := (left <= 0).nonzero()[0].tolist():
-            books.retire([rows.seqs[row] for row in done])
-        elif len(left) == len(books.decoding):  # a row that was left out, short of blocks, may be nearer to its end
-            books.decode_room = int(left.min())
 
     def _grow_by_preemption(self, sketch: StepSketch, rows: RowMap, short: list[int]) -> RowMap:
         """Blocks are short: older rows take them from younger ones. Returns the rows that can run."""

@@ -28,12 +28,13 @@ class RowMap:
         seqs, keys, slots: per row.
         decode_slots: i64 [num_decodes]. One array as long as the same rows decode, whatever prefills beside them: `SlotColumns`
             knows them by it.
-        num_decodes: leading rows that decode one token each.
+        num_decodes: leading rows that decode.
         prefills: the rows behind them.
         drafts: drafts of each decode row; None = none has any.
+        tails: known tokens that each decode row feeds, where all move by the slowest; None = one each, and each moves by itself.
     """
 
-    __slots__ = ("decode_slots", "drafts", "keys", "num_decodes", "prefills", "seqs", "slots")
+    __slots__ = ("decode_slots", "drafts", "keys", "num_decodes", "prefills", "seqs", "slots", "tails")
 
     def __init__(self, decodes: list[Sequence], prefills: list[PrefillRow], *, slots: list[int] | None = None) -> None:
         """`slots` is given only when restored: a sequence that has ended no longer knows its slot."""
@@ -44,12 +45,14 @@ class RowMap:
         self.decode_slots: I64 = np.array(self.slots[: self.num_decodes], np.int64)
         self.prefills = prefills
         self.drafts: list[int] | None = None
+        self.tails: list[int] | None = None
 
-    def drafting(self, drafts: list[int]) -> "RowMap":
-        """The same decode rows, each with so many drafts."""
+    def drafting(self, drafts: list[int], *, tails: list[int] | None = None) -> "RowMap":
+        """The same decode rows, each with so many drafts, and behind so many known tokens."""
         rows = RowMap([], [])
         rows.seqs, rows.keys, rows.slots = self.seqs, self.keys, self.slots
-        rows.num_decodes, rows.decode_slots, rows.drafts = self.num_decodes, self.decode_slots, drafts
+        rows.num_decodes, rows.decode_slots = self.num_decodes, self.decode_slots
+        rows.drafts, rows.tails = drafts, tails
         return rows
 
     def beside(self, prefills: list[PrefillRow]) -> "RowMap":
@@ -58,7 +61,8 @@ class RowMap:
         rows.seqs = self.seqs[:tail] + rows.seqs
         rows.keys = self.keys[:tail] + rows.keys
         rows.slots = self.slots[:tail] + rows.slots
-        rows.num_decodes, rows.decode_slots, rows.drafts = self.num_decodes, self.decode_slots, self.drafts
+        rows.num_decodes, rows.decode_slots = self.num_decodes, self.decode_slots
+        rows.drafts, rows.tails = self.drafts, self.tails
         return rows
 
     def __len__(self) -> int:
@@ -68,11 +72,20 @@ class RowMap:
     @property
     def num_tokens(self) -> int:
         """Tokens fed, if each draft is made."""
-        return self.num_decodes + sum(self.drafts or ()) + sum(row.num_tokens for row in self.prefills)
+        return sum(self.decode_tokens()) + sum(row.num_tokens for row in self.prefills)
+
+    def decode_tokens(self) -> list[int]:
+        """Tokens fed by each decode row, if each draft is made."""
+        tails, drafts = self.tails or [1] * self.num_decodes, self.drafts
+        return tails if drafts is None else [tail + count for tail, count in zip(tails, drafts, strict=True)]
 
     def drafts_of(self, row: int) -> int:
         """Drafts of one row."""
         return self.drafts[row] if self.drafts is not None and row < self.num_decodes else 0
+
+    def tail_of(self, row: int) -> int:
+        """Known tokens that a decode row feeds."""
+        return 1 if self.tails is None else self.tails[row]
 
     def kinds(self) -> list[int]:
         """The plan's `row_kinds` column."""

@@ -124,7 +124,7 @@ class Scheduler(CoreState):
         """The next plan for one executor, in flight from now on. None = nothing to send, or too many in flight: nothing changed
         but which full blocks have got names."""
         books = self.executors.get(executor_id)
-        if books is None or len(books.in_flight) >= self.policy.plans_in_flight(self.limits):
+        if books is None or len(books.in_flight) >= (1 if books.moves_together else self.policy.plans_in_flight(self.limits)):
             return None
         sketch = StepSketch(books, self.queue, books.budget)
         self.policy.choose(sketch, Placement(self.executors, self.policy))
@@ -133,7 +133,7 @@ class Scheduler(CoreState):
             return None
         self.counters.count_sketch(sketch)
         if books.drafting is not None and sketch.decodes is not None:
-            books.drafting.sent(step=books.next_step, drafted=sketch.decodes.drafts is not None)
+            books.drafting.sent(step=books.next_step, drafted=any(sketch.decodes.drafts or ()))
         return assemble(sketch, policy=self.policy, limits=self.limits)
 
     def update(self, executor_id: int, result: StepResult) -> Outputs:

@@ -105,5 +105,5 @@ def _restore_flight(record: Data, known: dict[int, Sequence]) -> PlanInFlight:
     count = record["num_decodes"]
     prefills = [PrefillRow(seq, *row) for seq, row in zip(seqs[count:], record["prefills"], strict=True)]
     rows = RowMap(seqs[:count], prefills, slots=record["slots"])
-    rows.drafts = record.get("drafts")
+    rows.drafts, rows.tails = record.get("drafts"), record.get("tails")
     return PlanInFlight(Plan(**columns), rows)

@@ -75,6 +75,8 @@ class Limits:
             0 = as priority says, which is what recordings mean that do not know this setting.
         drafts: how far drafts run where an executor makes some, in the paged layout: `adaptive` as far as each is worth its price,
             `fixed` as far as it can, `off` not at all.
+        advance: how rows with drafts move: `per_sequence` each by what it accepted, `cohort` all by what the one with the fewest
+            did.
     """
 
     max_waiting_requests: int = 2048
@@ -91,6 +93,7 @@ class Limits:
     cadence: Literal["auto", "on_change", "every_step"] = "auto"
     prefill_floor: int = 0
     drafts: Literal["adaptive", "fixed", "off"] = "adaptive"
+    advance: Literal["per_sequence", "cohort"] = "per_sequence"
 
 
 @dataclass(frozen=True, slots=True)

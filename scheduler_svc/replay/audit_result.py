@@ -1,6 +1,6 @@
 """Judges results: order, lengths, tokens, ends, skips. A result is held against its plan and against what earlier results said."""
 
-from drumline.plan.v1.plan_pb2 import StepResult
+from drumline.plan.v1.plan_pb2 import ADVANCE_COHORT, StepResult
 from scheduler_svc.replay.books import DECODE, PREFILL, Books, Desk, Row, Step
 from scheduler_svc.replay.findings import Finding, Name
 
@@ -58,7 +58,7 @@ class ResultAudit:
         ends = dict(zip(result.finished_row, result.finish_reason, strict=False))
         counts = list(result.num_emitted) or [1] * len(step.rows)
         at = 0
-        expected = [self._expected_length(step, index, row, result) for index, row in enumerate(step.rows)]
+        expected = self._expected_lengths(step, result)
         for index, row in enumerate(step.rows):
             row.resident.num_unanswered -= 1
             count = counts[index] if index < len(counts) else 0
@@ -85,13 +85,22 @@ class ResultAudit:
         if not resident.ended_step and not resident.freed_step and not resident.assumed:
             self._row(Name.SKIPPED_ALIVE, step, index, "no earlier result ended its sequence and no plan withdrew it")
 
-    def _expected_length(self, step: Step, index: int, row: Row, result: StepResult) -> int | None:
-        if row.resident.assumed and row.kind == DECODE:
-            return None
-        drafts = step.plan.draft_len[index] if index < len(step.plan.draft_len) else 0
-        accepted = result.num_accepted[index] if index < len(result.num_accepted) else 0
-        begin = row.resident.length if row.kind == DECODE else row.start
-        return begin + row.num_tokens - drafts + accepted
+    def _expected_lengths(self, step: Step, result: StepResult) -> list[int | None]:
+        """Of each row, None where nobody knows it; what a decode row keeps of its plan's tokens comes off its `upper`."""
+        size, plan = len(step.rows), step.plan
+        drafts = list(plan.draft_len) or [0] * size
+        accepted = list(result.num_accepted) or [0] * size
+        kept = [row.num_tokens - drafts[index] + accepted[index] for index, row in enumerate(step.rows)]
+        idle = {*result.skipped_row, *(error.row for error in result.row_errors)}
+        decodes = [index for index, row in enumerate(step.rows) if row.kind == DECODE]
+        if plan.advance == ADVANCE_COHORT:  # all move by the slowest
+            least = min((kept[index] for index in decodes if index not in idle), default=0)
+            kept = [least if row.kind == DECODE else own for row, own in zip(step.rows, kept, strict=True)]
+        for index in decodes:
+            step.rows[index].resident.upper -= step.rows[index].num_tokens - kept[index]
+        begins = [row.resident.length if row.kind == DECODE else row.start for row in step.rows]
+        unknown = [row.resident.assumed and row.kind == DECODE for row in step.rows]
+        return [None if lost else begin + own for lost, begin, own in zip(unknown, begins, kept, strict=True)]
 
     def _length(self, step: Step, index: int, expected: list[int | None], result: StepResult) -> None:
         """Names a length by what it looks like: another row's, the one before this step, or merely wrong."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from scheduler_svc.core.types import ExecutorInfo, FinishReason, NewSequence, Plan, RowKind, StepResult
+from scheduler_svc.core.types import Advance, ExecutorInfo, FinishReason, NewSequence, Plan, RowKind, StepResult
 from scheduler_svc.sim.cohort_rules import CohortRules
 
 GARBAGE = 0
@@ -142,6 +142,8 @@ class ModelExecutor:
         skipped, emitted, lengths, tokens, errors = [], [], [], [], []
         drafts = plan.draft_len or [0] * len(rows)
         drafted = [0] * len(rows)
+        together = plan.advance is Advance.COHORT
+        begun: dict[int, int] = {}
         for row, (slot, kind, count, start) in enumerate(rows):
             state = self._slots[slot]
             state.num_planned += count
@@ -156,9 +158,11 @@ class ModelExecutor:
                 errors.append((row, "internal", "the row failed"))
             else:
                 drafted[row] = self._num_drafted(state, drafts[row], luck=plan.step_id * 31 + slot)
-                made = self._run_row(state, kind, count - drafts[row], start)
+                if together and kind == RowKind.DECODE:
+                    begun[row] = state.length
+                made = self._run_row(state, kind, count - drafts[row], start, together=together)
                 made += self._verify(state, drafted[row], first=made, luck=plan.step_id * 37 + slot)
-                state.num_planned -= 1 + drafts[row] - len(made) if drafts[row] else 0
+                state.num_planned -= 1 + drafts[row] - len(made) if drafts[row] and not together else 0
                 reason = self._finish(state, kind)
                 if reason is not None:
                     finished.append((row, reason))
@@ -167,6 +171,7 @@ class ModelExecutor:
             emitted.append(len(made))
             lengths.append(0 if row in skipped else state.length)
             tokens += made
+        self._keep_the_least(rows, begun, lengths)
         result.finished, result.skipped, result.errors, result.lengths = finished, skipped, errors, lengths
         result.token_ids, result.num_emitted = tokens, () if emitted.count(1) == len(emitted) else emitted
         for row, _ in finished:
@@ -205,7 +210,8 @@ class ModelExecutor:
         rows = list(zip(plan.slots, plan.row_kinds, plan.num_tokens, plan.starts, strict=True))
         for count, kind, fed in zip(plan.draft_len, plan.row_kinds, plan.num_tokens, strict=bool(plan.draft_len)):
             self._demand(0 <= count <= self.info.mtp_depth, f"{count} drafts; mtp_depth is {self.info.mtp_depth}")
-            self._demand(not count or (kind == RowKind.DECODE and fed == 1 + count), f"{count} drafts in a row that feeds {fed}")
+            tail = fed > count if plan.advance is Advance.COHORT else fed == 1 + count
+            self._demand(not count or (kind == RowKind.DECODE and tail), f"{count} drafts in a row that feeds {fed}")
         self._demand(len({row[0] for row in rows}) == len(rows), "a slot has two rows")
         self._demand(sum(row[2] for row in rows) <= self.info.max_num_batched_tokens, "the token budget is exceeded")
         if rows:
@@ -219,10 +225,19 @@ class ModelExecutor:
             if not state.ended:
                 state.blocks.append(block)
 
-    def _run_row(self, state: _Slot, kind: int, count: int, start: int) -> list[int]:
+    def _keep_the_least(self, rows: list[tuple[int, int, int, int]], begun: dict[int, int], lengths: list[int]) -> None:
+        """Rows that move together, by their lengths before the step: each keeps what the slowest does and feeds the rest again."""
+        own = {row: self._slots[rows[row][0]].length - begun[row] for row in begun}
+        for row in own:
+            state, kept = self._slots[rows[row][0]], min(own.values())
+            state.num_planned -= rows[row][2] - kept
+            state.length = lengths[row] = begun[row] + kept
+
+    def _run_row(self, state: _Slot, kind: int, count: int, start: int, *, together: bool = False) -> list[int]:
         known = len(state.tokens)
         if kind == RowKind.DECODE:
-            self._demand(state.length == known - 1, f"a decode row at {state.length} with {known} tokens")
+            tail = count if together else 1
+            self._demand(tail > 0 and state.length == known - tail, f"a decode row at {state.length} with {known} tokens")
             start = state.length
         self._demand(start == state.length, f"a chunk starts at {start}, the sequence is at {state.length}")
         self._demand((start + count == known) == (kind != RowKind.PREFILL), "a chunk's kind and its end disagree")

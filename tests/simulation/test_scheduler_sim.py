@@ -29,9 +29,12 @@ def test_safety_then_liveness(chunk):
     assert all(sum(report.reasons[reason] for report in reports) for reason in ("STOP", "LENGTH", "ABORTED", "ERROR"))
 
 
+@pytest.mark.parametrize("granted", [True, False])
+@pytest.mark.parametrize("advance", ["per_sequence", "cohort"])
 @pytest.mark.parametrize("drafts", ["adaptive", "fixed"])
-def test_safety_then_liveness_with_drafts(drafts):
-    reports = [simulate(seed, num_turns=150, mtp_depth=1 + seed % 5, drafts=drafts) for seed in range(2000, 2040)]
+def test_safety_then_liveness_with_drafts(drafts, advance, granted):
+    kept = {"drafts": drafts, "advance": advance, "granted": granted}
+    reports = [simulate(seed, num_turns=150, mtp_depth=1 + seed % 5, **kept) for seed in range(2000, 2040)]
     assert sum(report.num_accepted for report in reports) > 100
     assert sum(report.num_preemptions for report in reports) > 0
     assert sum(report.num_moved for report in reports) > 0
@@ -120,7 +123,7 @@ def lose_an_abort(patch):
 
 
 def stale_length(patch):
-    patch.setattr(apply.ResultApplier, "_confirm", lambda self, flight, row, seq, num_tokens: 0)
+    patch.setattr(apply.ResultApplier, "_confirm", lambda self, flight, row, seq, num_tokens, news: 0)
 
 
 def preempt_forgets_tokens(patch):

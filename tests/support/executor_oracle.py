@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from executor_svc.plan import DECODE, FINISH_LENGTH, FINISH_STOP, PREFILL, PREFILL_LAST, NewSequence, Plan
+from executor_svc.plan import COHORT, DECODE, FINISH_LENGTH, FINISH_STOP, PREFILL, PREFILL_LAST, NewSequence, Plan
 from executor_svc.slots import SlotLimits
 
 
@@ -42,6 +42,7 @@ class Oracle:
         self.limits = limits
         self.slots: dict[int, Seq] = {}
         self.last_slots: list[int] = []
+        self.together = False
 
     def enter(self, new: NewSequence) -> None:
         if not 0 <= new.slot < self.limits.num_slots:
@@ -85,13 +86,19 @@ class Oracle:
             given.setdefault(int(row), []).append(int(block))
         out = Outcome(lengths=[0] * len(rows))
         named = [row[0] for row in rows]
+        self.together = plan.advance == COHORT
         running = [index for index, row in enumerate(rows) if self.may_run(index, row, given.get(index, []), named, out)]
         for row in out.failed:
             if named[row] in self.slots:
                 self.slots[named[row]].over = True
+        begun = {row: self.slots[named[row]].computed for row in running if rows[row][1] == DECODE}
         for row in running:
             idea = ideas.get(named[row], [])[: rows[row][4]]
             self.run(row, rows[row], out, tokens=tokens[row], broken=row in broken, idea=idea)
+        if self.together:
+            moved = {row: self.slots[named[row]].computed - start for row, start in begun.items() if row not in out.failed}
+            for row in moved:
+                self.slots[named[row]].computed = out.lengths[row] = begun[row] + min(moved.values())
         live = [seq for seq in self.slots.values() if not seq.over and not seq.refused]
         out.blocks_in_use = len({block for seq in live for block in seq.blocks})
         out.failed.sort()
@@ -111,7 +118,7 @@ class Oracle:
             seq.blocks += blocks
             left = len(seq.tokens) - seq.computed
             good = {
-                DECODE: num_tokens == 1 + drafts and left == 1,
+                DECODE: num_tokens == left + drafts and (left == 1 or (left > 1 and self.together)),
                 PREFILL: start == seq.computed and 1 <= num_tokens < left and not drafts,
                 PREFILL_LAST: start == seq.computed and num_tokens == left and not drafts,
             }.get(kind, False)

@@ -73,13 +73,15 @@ class InProcessExecutor:
         self.backend.reset()
         self.limits = slot_limits(self.backend.model, self.backend.info)
         self.slots = Slots(self.limits)
-        self.assembler = Assembler(self.slots)
+        self.assembler = Assembler(self.slots, self.backend.drafter)
         self.capabilities: GetCapabilitiesResponse = executor_wire.capabilities(
             self.backend.model, self.backend.info, instance_id="in-process"
         )
 
     def run(self, message: StepPlan) -> StepResult:
-        plan = executor_wire.plan_of(message, max_num_seqs=self.limits.num_slots, layouts=self.backend.info.layouts)
+        plan = executor_wire.plan_of(
+            message, max_num_seqs=self.limits.num_slots, layouts=self.backend.info.layouts, mtp_depth=self.backend.info.mtp_depth
+        )
         step = self.assembler.apply(plan)
         busy = len(step.rows) or len(step.batch.copy_src)
         sampled = self.backend.forward(step.batch) if busy else Sampled(token_ids=np.zeros(0, np.int32))

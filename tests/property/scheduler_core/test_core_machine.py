@@ -24,7 +24,7 @@ class DraftingMachine(CoreMachine):
     """Everything mixes, and executors guess ahead."""
 
     @initialize(
-        limits=limits(drafts=st.sampled_from(["adaptive", "fixed"])),
+        limits=limits(drafts=st.sampled_from(["adaptive", "fixed"]), advance=st.sampled_from(["per_sequence", "cohort"])),
         block_size=BLOCK_SIZES,
         num_blocks=NUM_BLOCKS,
         mtp_depth=st.integers(1, 5),

@@ -25,6 +25,8 @@ limits = st.builds(
     enable_prefix_caching=st.booleans(),
     plans_in_flight=st.integers(1, 4),
     max_waiting_requests=st.sampled_from([4, 2048]),
+    drafts=st.sampled_from(["adaptive", "fixed"]),
+    advance=st.sampled_from(["per_sequence", "cohort"]),
 )
 options = st.builds(
     FakeOptions,
@@ -34,6 +36,9 @@ options = st.builds(
     max_model_len=st.just(200),
     eos_chance=st.sampled_from([0.0, 0.05]),
     fail_token=st.sampled_from([-1, 17]),
+    drafter=st.sampled_from(["none", "mtp"]),
+    mtp_depth=st.integers(1, 4),
+    ragged_granted=st.booleans(),
 )
 
 

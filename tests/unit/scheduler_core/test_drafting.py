@@ -103,7 +103,7 @@ def test_costs_lie_between_those_that_are_known() -> None:
 
 @pytest.mark.parametrize("policy", ["adaptive", "fixed", "off"])
 def test_answers_are_the_same_and_so_is_a_restored_core(policy: str) -> None:
-    house = House(limits={"drafts": policy}, mtp_depth=3, max_num_seqs=8)
+    house = House(limits={"drafts": policy}, mtp_depth=3, max_num_seqs=8, ragged_granted=True)
     house.ask([2, 3, 4], [5, 6], [7], max_tokens=30)
     for _ in range(12):
         house.send(0)
@@ -118,7 +118,7 @@ def test_answers_are_the_same_and_so_is_a_restored_core(policy: str) -> None:
 
 def test_fixed_drafts_shrink_where_there_is_no_room_for_them() -> None:
     """Near the end of a sequence, of the budget and of the blocks; nobody is preempted for a draft."""
-    house = House(limits={"drafts": "fixed", "plans_in_flight": 1}, mtp_depth=3, max_num_batched_tokens=6)
+    house = House(limits={"drafts": "fixed", "plans_in_flight": 1}, mtp_depth=3, max_num_batched_tokens=6, ragged_granted=True)
     house.ask([2, 3], max_tokens=3)
     house.plan()
     house.deliver(0)
