@@ -41,7 +41,8 @@ class Turn:
 
     Attributes:
         texts: answers, question by question.
-        num_drafts, num_draft_tokens, accepted: as the scheduler's metrics count them; `accepted` by place.
+        num_drafts, num_draft_tokens, accepted, num_decode_rows, num_decode_tokens: as the scheduler's metrics count them;
+            `accepted` by place.
     """
 
     arm: str
@@ -52,6 +53,14 @@ class Turn:
     num_drafts: int
     num_draft_tokens: int
     accepted: tuple[int, ...]
+    num_decode_rows: int = 0
+    num_decode_tokens: int = 0
+
+
+def questions(count: int) -> list[str]:
+    """So many different ones."""
+    size = len(QUESTIONS)
+    return [QUESTIONS[i % size] if i < size else f"{QUESTIONS[i % size]} (Asked again, {i // size}.)" for i in range(count)]
 
 
 def arms_of(wanted: MtpSettings) -> list[Arm]:
@@ -59,8 +68,9 @@ def arms_of(wanted: MtpSettings) -> list[Arm]:
     arms = [Arm("none", ("--drafts", "off"))]
     for drafter in wanted.drafter:
         for depth in wanted.depth:
-            flags = ("--drafter", drafter, "--mtp-depth", str(depth), "--drafts", wanted.drafts)
-            arms.append(Arm(f"{drafter} {depth}", flags))
+            for advance in wanted.advance:
+                flags = ("--drafter", drafter, "--mtp-depth", str(depth), "--drafts", wanted.drafts, "--advance", advance)
+                arms.append(Arm(f"{drafter} {depth}" + " cohort" * (advance == "cohort"), flags))
     return arms
 
 
@@ -105,7 +115,7 @@ async def measure(wanted: MtpSettings, flags: Sequence[str]) -> list[Turn]:
 async def _turn(arm: Arm, server: Server, wanted: MtpSettings, *, streams: int) -> Turn:
     before = await _drafts(server)
     began_s = time.monotonic()
-    answers = await _ask(server, wanted, QUESTIONS, streams=streams)
+    answers = await _ask(server, wanted, questions(max(wanted.num_questions, streams)), streams=streams)
     seconds = time.monotonic() - began_s
     after = await _drafts(server)
     counts = {name: int(after[name] - before.get(name, 0)) for name in after}
@@ -119,6 +129,8 @@ async def _turn(arm: Arm, server: Server, wanted: MtpSettings, *, streams: int) 
         num_drafts=counts.get("num_drafts_total", 0),
         num_draft_tokens=counts.get("num_draft_tokens_total", 0),
         accepted=tuple(counts[name] for name in places),
+        num_decode_rows=counts.get("num_decode_rows_total", 0),
+        num_decode_tokens=counts.get("num_decode_tokens_total", 0),
     )
 
 
@@ -162,20 +174,28 @@ async def _ask(server: Server, wanted: MtpSettings, questions: Sequence[str], *,
 
 
 def differences(turns: Sequence[Turn]) -> list[str]:
-    """Arms, streams and question numbers whose answer is not that of the first run."""
-    truth = turns[0].texts
+    """Arms, streams and question numbers whose answer is not the one that was given first."""
+    truth: dict[int, str] = {}
     return [
         f"{turn.arm} at {turn.streams} streams, question {number + 1}"
         for turn in turns
-        for number, (text, expected) in enumerate(zip(turn.texts, truth, strict=True))
-        if text != expected
+        for number, text in enumerate(turn.texts)
+        if text != truth.setdefault(number, text)
     ]
 
 
 def table_of(turns: Sequence[Turn]) -> Table:
     """A line for each arm and number of streams; ratios are taken within a repetition."""
     table = Table(
-        "streams", "drafts", "tokens/s", "over none", "drafted / row and step", "accepted", "by place", "tokens / drafted row"
+        "streams",
+        "drafts",
+        "tokens/s",
+        "over none",
+        "drafted / drafted row",
+        "accepted",
+        "by place",
+        "tokens / drafted row",
+        "tokens / row",
     )
     for streams in sorted({turn.streams for turn in turns}):
         plain = [turn for turn in turns if turn.streams == streams and turn.arm == "none"]
@@ -187,15 +207,17 @@ def table_of(turns: Sequence[Turn]) -> Table:
     return table
 
 
-def _acceptance(turns: Sequence[Turn]) -> tuple[str, str, str, str]:
-    """n/a where nothing was drafted: no acceptance is not an acceptance of 0."""
+def _acceptance(turns: Sequence[Turn]) -> tuple[str, str, str, str, str]:
+    """n/a where nothing was drafted: no acceptance is not an acceptance of 0. `tokens / row` is per step, over all decode rows."""
     rows, drafted = sum(turn.num_drafts for turn in turns), sum(turn.num_draft_tokens for turn in turns)
+    all_rows, emitted = sum(turn.num_decode_rows for turn in turns), sum(turn.num_decode_tokens for turn in turns)
+    per_row = f"{emitted / all_rows:.2f}" if all_rows else "n/a"
     if not rows:
-        return "n/a", "n/a", "n/a", "n/a"
+        return "n/a", "n/a", "n/a", "n/a", per_row
     places = [sum(column) for column in zip(*(turn.accepted for turn in turns), strict=True)]
     total = sum(places)
     by_place = ", ".join(f"{count / rows:.2f}" for count in places)
-    return f"{drafted / rows:.2f}", f"{100 * total / drafted:.0f} %", by_place, f"{1 + total / rows:.2f}"
+    return f"{drafted / rows:.2f}", f"{100 * total / drafted:.0f} %", by_place, f"{1 + total / rows:.2f}", per_row
 
 
 def _spread(values: Sequence[float], digits: int) -> str:

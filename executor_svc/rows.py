@@ -54,7 +54,9 @@ class Rows:
             return self
         size = len(self.slots)
         ones, zeros = np.ones(size, np.int32), np.zeros(size, np.int32)
-        return Rows(self.named, self.slots, np.full(size, DECODE, np.int32), ones, zeros, zeros, self.together, True, dict(self.bad))
+        return Rows(
+            self.named, self.slots, np.full(size, DECODE, np.int32), ones, zeros, zeros, self.together, True, dict(self.bad)
+        )
 
 
 @dataclass(slots=True)

@@ -18,13 +18,13 @@ from typing import Final
 import numpy as np
 
 from drumline import limits
-from drumline.errors import DrumlineError, Internal
+from drumline.errors import DrumlineError, Internal, PlanRejected
 from executor_svc.backends.base import Backend
 from executor_svc.batch import Assembler, Step
 from executor_svc.canary import canary_batch
 from executor_svc.commit import commit
 from executor_svc.drafter import Drafter
-from executor_svc.plan import Plan, Sampled, StepResult
+from executor_svc.plan import PER_SEQUENCE, Plan, Sampled, StepResult
 from executor_svc.slots import SlotLimits, Slots
 
 log = logging.getLogger(__name__)
@@ -172,6 +172,7 @@ class Worker:
 
     def _step(self, job: Job) -> StepResult:
         started_ns = time.monotonic_ns()
+        self._check_advance(job.plan)
         step = job.work.assembler.apply(job.plan)
         assembled_ns = time.monotonic_ns()
         sampled = self._forward(step)
@@ -182,6 +183,13 @@ class Worker:
         result.idle_ns = max(0, job.arrived_ns - self._done_ns) if self._done_ns else 0
         self._done_ns = time.monotonic_ns()
         return result
+
+    def _check_advance(self, plan: Plan) -> None:
+        """Only drafts let rows move apart. How they do is settled before a session's first step. Raises PlanRejected."""
+        if plan.advance == PER_SEQUENCE and plan.draft_len.any() and self._backend.pipeline.kv_advance() != PER_SEQUENCE:
+            raise PlanRejected(
+                "advance is PER_SEQUENCE and rows have drafts, which nobody granted: this session's rows move by COHORT"
+            )
 
     def _forward(self, step: Step) -> Sampled:
         """The backend's step; an exception of it fails the rows of this step, by name, and no others."""

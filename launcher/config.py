@@ -39,6 +39,7 @@ class ServeSettings(ServiceSettings):
     draft_head: str | None = Field(default=None, description="File of a draft head for the model (drumline train-draft).")
     mtp_depth: int | None = Field(default=None, ge=0, le=8, description="Most tokens guessed ahead of a row in one step.")
     drafts: str | None = Field(default=None, description="How far guesses go: adaptive, fixed or off.")
+    advance: str | None = Field(default=None, description="How rows with drafts move: per_sequence, or cohort to compare.")
     record: Path | None = Field(default=None, description="Folder for recordings, which drumline replay and trace read.")
     throughput_log: bool | None = Field(default=None, description="Log tokens per second, hit rate, running and waiting rows.")
     api_key: tuple[str, ...] | None = Field(default=None, description="API key that clients must show; several are allowed.")

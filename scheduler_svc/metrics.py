@@ -102,6 +102,12 @@ def _drafts(executors: Sequence[ExecutorView]) -> Iterable[Metric]:
         ("num_drafts", "Rows that verified drafts, over all steps.", lambda t: t.num_drafts),
         ("num_draft_tokens", "Drafts verified.", lambda t: t.num_draft_tokens),
         ("num_accepted_tokens", "Drafts that were right and emitted.", lambda t: t.num_accepted_tokens),
+        ("num_decode_rows", "Decode rows of all steps, with drafts or without.", lambda t: t.num_rows),
+        (
+            "num_decode_tokens",
+            "Tokens that decode rows emitted; through their number this is tokens per step.",
+            lambda t: t.num_tokens,
+        ),
     ]
     for name, text, value_of in columns:
         family = CounterMetricFamily(f"{_PREFIX}spec_decode_{name}", text, labels=["executor"])

@@ -26,7 +26,7 @@ class TrainDraftSettings(ServiceSettings):
     vocabulary: int = Field(default=8192, ge=16, description="Tokens that the head can draft: the most frequent ones.")
     depth: int = Field(default=3, ge=1, le=8, description="Applications of the head to itself that are trained.")
     epochs: int = Field(default=2, ge=1, description="Times that each dialogue is trained on.")
-    batch: int = Field(default=16, ge=1, description="Dialogues of a training step.")
+    batch: int = Field(default=4, ge=1, description="Dialogues of a training step.")
     window: int = Field(default=256, ge=16, description="Tokens of a dialogue that a training step sees at once.")
     lr: float = Field(default=1e-3, gt=0, description="Highest learning rate.")
     held_out: int = Field(default=64, ge=1, description="One dialogue of so many is kept for evaluation.")

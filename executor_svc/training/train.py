@@ -27,6 +27,9 @@ from kernels.cpu.jit import processor_has
 
 STEP_WEIGHTS: Final = (1.0, 0.7, 0.5, 0.4, 0.3, 0.3, 0.3, 0.3)
 """What the loss of each application counts: without the first, no later one is ever reached."""
+STATE_WEIGHT: Final = 1.0
+"""What an application's distance from the target's states counts beside its distribution's: a state has more to say than a token
+(EAGLE, arXiv:2401.15077, section 4)."""
 RIVALS: Final = 4
 """Likeliest tokens of each position that the loss of a whole batch looks at."""
 SAVE_EVERY_S: Final = 60.0
@@ -94,15 +97,17 @@ class Trainer:
         tokens in question: see `_target`."""
         states = self._states(window)
         rivals, target = self._target(window.hidden[window.counted])
-        best = target.argmax(-1)
+        best, hidden = target.argmax(-1), window.hidden[window.counted]
+        scale = hidden.square().mean()
         each, right = [], []
         total = torch.zeros(())
         for index, state in enumerate(states):
+            counted = state[window.counted]
             with self._half():
-                logits = state[window.counted] @ rivals.T
+                logits = counted @ rivals.T
             logits = logits.float()
             loss = F.kl_div(logits.log_softmax(-1), target, log_target=True, reduction="batchmean")
-            total = total + STEP_WEIGHTS[index] * loss
+            total = total + STEP_WEIGHTS[index] * (loss + STATE_WEIGHT * F.mse_loss(counted, hidden) / scale)
             each.append(loss.detach())
             right.append(float((logits.argmax(-1) == best).float().mean()))
         return total, each, right

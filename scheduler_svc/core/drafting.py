@@ -35,12 +35,15 @@ class DraftTotals:
         num_drafts: rows that verified drafts, over all steps. num_draft_tokens, num_accepted_tokens: drafts, and those that
             counted.
         accepted_at: drafts that counted by their place behind the row's token, first = 0.
+        num_rows: decode rows of all steps, with drafts or without. num_tokens: what they emitted.
     """
 
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     accepted_at: list[int] = field(default_factory=list)
+    num_rows: int = 0
+    num_tokens: int = 0
 
     def copy(self) -> "DraftTotals":
         """The caller's own."""
@@ -132,6 +135,7 @@ class Drafting:
             "mean_rate": self.mean_rate,
             "is_on": self.is_on,
             "costs": [[place, *known] for place, known in sorted(self.costs.known.items())],
+            "emitted": [totals.num_rows, totals.num_tokens],
             "totals": [totals.num_drafts, totals.num_draft_tokens, totals.num_accepted_tokens, *totals.accepted_at],
         }
 
@@ -141,7 +145,7 @@ class Drafting:
         self.mean_rate, self.is_on = data["mean_rate"], data["is_on"]
         self.costs.known = {place: (ns, tokens) for place, ns, tokens in data["costs"]}
         drafts, tokens, accepted, *places = data["totals"]
-        self.totals = DraftTotals(drafts, tokens, accepted, places)
+        self.totals = DraftTotals(drafts, tokens, accepted, places, *data.get("emitted", (0, 0)))
 
 
 def drafting_for(depth: int, *, num_slots: int, policy: str) -> Drafting | None:

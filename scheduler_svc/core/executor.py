@@ -38,8 +38,8 @@ class ExecutorBooks:
         in_flight: plans sent, oldest first.
         irregular_until: rows of plans up to this step may belong to sequences that have ended or leave.
         drafting: how far drafts run; None = nobody drafts here.
-        moves_together: rows that decode all move by the slowest: as set, or because the executor was not granted more. Then one plan
-            is in flight, since the next needs to know what each row has left to feed.
+        moves_together: rows that decode all move by the slowest: as set, or because the executor was not granted more. Then one
+            plan is in flight, since the next needs to know what each row has left to feed.
         decode_room: steps for which no decode row can reach its limit, at least; never too many.
         last_keys, last_all_decode: rows of the last plan that had rows, for "repeat".
     """

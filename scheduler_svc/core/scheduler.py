@@ -11,7 +11,8 @@ from collections.abc import Sequence as Seq
 from scheduler_svc.core.admission import Admission
 from scheduler_svc.core.apply import ResultApplier
 from scheduler_svc.core.assemble import assemble
-from scheduler_svc.core.check import ResultCheck
+from scheduler_svc.core.check import ResultCheck, RowNews
+from scheduler_svc.core.drafting import Drafting
 from scheduler_svc.core.errors import ResultMismatch
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.frozen import Frozen
@@ -22,6 +23,7 @@ from scheduler_svc.core.policies import policy_for
 from scheduler_svc.core.policy import AdmissionPolicy
 from scheduler_svc.core.prefix import identity
 from scheduler_svc.core.residency import requeue, settle, withdraw
+from scheduler_svc.core.rows import PlanInFlight
 from scheduler_svc.core.sequence import Sequence, State, by_key
 from scheduler_svc.core.sketch import StepSketch
 from scheduler_svc.core.snapshot import limits_of, restore_snapshot
@@ -150,9 +152,8 @@ class Scheduler(CoreState):
             raise ResultMismatch(f"step {flying[0]} was skipped", executor_id=executor_id, step_id=result.step_id)
         flight = books.in_flight[0]
         news = ResultCheck(books, flight, result).read()
-        if books.drafting is not None and result.device_ns:
-            num_missing = sum(flight.rows.drafts or ()) - sum(news.drafted or ())
-            books.drafting.costs.add(flight.rows.num_tokens - num_missing, result.device_ns)
+        if books.drafting is not None:
+            self._count_drafts(books.drafting, flight, result, news)
         books.in_flight.popleft()
         books.last_result_step = result.step_id
         applier = ResultApplier(books)
@@ -187,6 +188,15 @@ class Scheduler(CoreState):
     def stats(self) -> Stats:
         """Queues, rows and executors as they are now."""
         return collect(self)
+
+    def _count_drafts(self, drafting: Drafting, flight: PlanInFlight, result: StepResult, news: RowNews) -> None:
+        rows = flight.rows
+        if result.device_ns:
+            num_missing = sum(rows.drafts or ()) - sum(news.drafted or ())
+            drafting.costs.add(rows.num_tokens - num_missing, result.device_ns)
+        idle = sum(row < rows.num_decodes for row in (*news.errors, *news.skipped))
+        drafting.totals.num_rows += rows.num_decodes - idle
+        drafting.totals.num_tokens += rows.num_decodes if news.emitted is None else sum(news.emitted[: rows.num_decodes])
 
     def _withdraw(self, seq: Sequence) -> None:
         del self.sequences[seq.key]

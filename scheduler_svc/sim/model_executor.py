@@ -132,10 +132,7 @@ class ModelExecutor:
         if self.rules is not None:
             complaint = self.rules.complaint(plan, rows, [self._slots[row[0]].length for row in rows])
             self._demand(not complaint, complaint)
-        for slot in (row[0] for row in rows):
-            if slot in withdrawn and not self._slots[slot].ended:
-                self._end(self._slots[slot])
-                self._blind_until = plan.step_id + self._plans_in_flight - 1
+        self._withdraw({row[0] for row in rows} & set(withdrawn), step_id=plan.step_id)
         self._append_blocks(plan, rows)
         result = StepResult(step_id=plan.step_id)
         finished: list[tuple[int, FinishReason]] = []
@@ -143,7 +140,7 @@ class ModelExecutor:
         drafts = plan.draft_len or [0] * len(rows)
         drafted = [0] * len(rows)
         together = plan.advance is Advance.COHORT
-        begun: dict[int, int] = {}
+        before = [self._slots[row[0]].length for row in rows]
         for row, (slot, kind, count, start) in enumerate(rows):
             state = self._slots[slot]
             state.num_planned += count
@@ -158,8 +155,6 @@ class ModelExecutor:
                 errors.append((row, "internal", "the row failed"))
             else:
                 drafted[row] = self._num_drafted(state, drafts[row], luck=plan.step_id * 31 + slot)
-                if together and kind == RowKind.DECODE:
-                    begun[row] = state.length
                 made = self._run_row(state, kind, count - drafts[row], start, together=together)
                 made += self._verify(state, drafted[row], first=made, luck=plan.step_id * 37 + slot)
                 state.num_planned -= 1 + drafts[row] - len(made) if drafts[row] and not together else 0
@@ -171,7 +166,8 @@ class ModelExecutor:
             emitted.append(len(made))
             lengths.append(0 if row in skipped else state.length)
             tokens += made
-        self._keep_the_least(rows, begun, lengths)
+        if together:
+            self._keep_the_least(rows, before, lengths)
         result.finished, result.skipped, result.errors, result.lengths = finished, skipped, errors, lengths
         result.token_ids, result.num_emitted = tokens, () if emitted.count(1) == len(emitted) else emitted
         for row, _ in finished:
@@ -181,6 +177,12 @@ class ModelExecutor:
         result.num_drafted = drafted if any(drafted) else ()
         result.device_ns = 1000 + 300 * sum(row[2] for row in rows)
         return result
+
+    def _withdraw(self, slots: Collection[int], *, step_id: int) -> None:
+        for state in (self._slots[slot] for slot in slots):
+            if not state.ended:
+                self._end(state)
+                self._blind_until = step_id + self._plans_in_flight - 1
 
     def _demand(self, holds: object, what: str) -> None:
         if not holds:
@@ -225,13 +227,14 @@ class ModelExecutor:
             if not state.ended:
                 state.blocks.append(block)
 
-    def _keep_the_least(self, rows: list[tuple[int, int, int, int]], begun: dict[int, int], lengths: list[int]) -> None:
-        """Rows that move together, by their lengths before the step: each keeps what the slowest does and feeds the rest again."""
-        own = {row: self._slots[rows[row][0]].length - begun[row] for row in begun}
-        for row in own:
-            state, kept = self._slots[rows[row][0]], min(own.values())
-            state.num_planned -= rows[row][2] - kept
-            state.length = lengths[row] = begun[row] + kept
+    def _keep_the_least(self, rows: list[tuple[int, int, int, int]], before: list[int], lengths: list[int]) -> None:
+        """Decode rows move together from the lengths before: each keeps what the slowest does and feeds the rest again."""
+        states = [self._slots[row[0]] for row in rows]
+        ran = [row for row, state in enumerate(states) if rows[row][1] == RowKind.DECODE and not state.ended]
+        kept = min((states[row].length - before[row] for row in ran), default=0)
+        for row in ran:
+            states[row].num_planned -= rows[row][2] - kept
+            states[row].length = lengths[row] = before[row] + kept
 
     def _run_row(self, state: _Slot, kind: int, count: int, start: int, *, together: bool = False) -> list[int]:
         known = len(state.tokens)

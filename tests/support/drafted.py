@@ -10,7 +10,7 @@ from executor_svc.backends.base import Backend
 from executor_svc.batch import Assembler
 from executor_svc.commit import commit
 from executor_svc.drafter import Drafter, Drafts
-from executor_svc.plan import DECODE, PAGED, PER_SEQUENCE, PREFILL_LAST, Logprobs, NewSequence, Plan, Sampling
+from executor_svc.plan import COHORT, DECODE, PAGED, PER_SEQUENCE, PREFILL_LAST, Logprobs, NewSequence, Plan, Sampling
 from executor_svc.service import slot_limits
 from executor_svc.slots import Slots
 
@@ -62,8 +62,12 @@ def run(
     *,
     drafter: Drafter | None = None,
     depth: int = 0,
+    together: bool = False,
 ) -> list[Output]:
-    """All prompts in one step, then decode rows with `depth` drafts each until every sequence has ended. Slot i is prompt i's."""
+    """All prompts in one step, then decode rows with `depth` drafts each until every sequence has ended. Slot i is prompt i's.
+
+    `together`: all rows move by the slowest; tails and drafts are at most depth + 1 tokens.
+    """
     limits = slot_limits(backend.model, backend.info)
     slots = Slots(limits)
     assembler = Assembler(slots, drafter)
@@ -89,8 +93,10 @@ def run(
         alive = [slot for row, slot in enumerate(alive) if row not in gone]
         # as the scheduler does: no more than the blocks hold
         left = [room[slot] - len(prompts[slot]) - len(outputs[slot].tokens) for slot in alive]
-        drafts = [min(depth, max(0, tokens)) for tokens in left]
-        plan = _plan(alive, DECODE, [1 + count for count in drafts], drafts=drafts)
+        tails = [int(slots.num_known[slot] - slots.num_computed[slot]) for slot in alive]
+        drafts = [min(depth + 1 - tail, max(0, tokens)) for tail, tokens in zip(tails, left, strict=True)]
+        fed = [tail + count for tail, count in zip(tails, drafts, strict=True)]
+        plan = _plan(alive, DECODE, fed, drafts=drafts, advance=COHORT if together else PER_SEQUENCE)
     return outputs
 
 
@@ -116,14 +122,14 @@ def _note(outputs, alive, result) -> None:
         out.reason = reasons.get(row, 0)
 
 
-def _plan(slots, kind, fed, *, drafts=(), new=(), blocks=(EMPTY, EMPTY)) -> Plan:
+def _plan(slots, kind, fed, *, drafts=(), new=(), blocks=(EMPTY, EMPTY), advance=PER_SEQUENCE) -> Plan:
     size = len(fed)
 
     def column(value) -> np.ndarray:
         return np.full(size, value, np.int32)
 
     return Plan(
-        step_id=1, session_epoch=1, grant_id=1, cohort_id=0, cache_op=1, layout=PAGED, advance=PER_SEQUENCE,
+        step_id=1, session_epoch=1, grant_id=1, cohort_id=0, cache_op=1, layout=PAGED, advance=advance,
         freed_slots=[], aborted_slots=[], new_sequences=list(new), repeat_rows=False,
         slots=np.array(list(slots), np.int32), row_kinds=column(kind), num_tokens=np.array(fed, np.int32), starts=column(0),
         block_rows=blocks[0], block_ids=blocks[1], copy_src=EMPTY, copy_dst=EMPTY,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from drumline.errors import StaleGrant
+from drumline.errors import PlanRejected, StaleGrant
 from drumline.executor.v1 import executor_pb2 as pb
-from drumline.plan.v1.plan_pb2 import ADVANCE_COHORT, ADVANCE_PER_SEQUENCE
+from drumline.plan.v1.plan_pb2 import ADVANCE_COHORT, ADVANCE_PER_SEQUENCE, ROW_KIND_DECODE
 from tests.support.executor_process import ExecutorProcess, Stream, prompt_rows, stub_of
 
 
@@ -61,3 +61,16 @@ async def test_a_plain_executor_needs_no_switch() -> None:
         async with stub_of(executor.target) as stub:
             assert (await declaration_of(stub))[0]
             assert await advance_of(stub) == ADVANCE_PER_SEQUENCE
+
+
+async def test_d2_drafts_of_rows_that_move_apart_are_refused_by_name_without_a_grant() -> None:
+    """Without drafts every row moves by one token, whatever the plan calls it."""
+    with ExecutorProcess("--drafter", "mtp", "--mtp-depth", "3") as executor:
+        async with stub_of(executor.target) as stub:
+            stream = await Stream.open(stub, ragged_granted=False, ragged_reason="control")
+            await stream.step(**prompt_rows({0: [5, 6, 7]}, blocks={0: [0]}, max_tokens=20))
+            rows = {"slot": [0], "row_kind": [ROW_KIND_DECODE], "num_tokens": [4], "start": [0], "draft_len": [3]}
+            result = await stream.step(advance=ADVANCE_COHORT, **rows)
+            assert result.length[0] == 3 + len(result.token_ids)
+            with pytest.raises(PlanRejected, match="nobody granted"):
+                await stream.step(advance=ADVANCE_PER_SEQUENCE, **rows)

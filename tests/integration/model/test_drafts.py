@@ -56,6 +56,18 @@ def test_d1_b019_b043_b044_b072_b073_guesses_that_are_right_seven_times_of_ten_c
     assert sum(out.num_accepted for out in drafted) > 0.3 * sum(out.num_drafted for out in drafted) > 0
 
 
+@pytest.mark.parametrize(("count", "depth"), [(1, 3), (8, 1), (8, 4), (32, 3)])
+def test_d2_rows_that_move_by_the_slowest_say_the_same_in_more_steps(backend, plain, count, depth):
+    """COHORT: who is ahead feeds again what the others have not caught up on, and drafts less the further it is."""
+    drafters = [KnowingDrafter([out.tokens for out in plain], luck=0.7, seed=depth) for _ in range(2)]
+    together = run(backend, *rows(count), drafter=drafters[0], depth=depth, together=True)
+    for got, expected in zip(together, plain, strict=False):
+        assert (got.tokens, got.reason, got.logprobs) == (expected.tokens, expected.reason, expected.logprobs)
+    alone = run(backend, *rows(count), drafter=drafters[1], depth=depth)
+    steps = [sum(out.num_steps for out in outputs) for outputs in (together, alone)]
+    assert steps[0] == steps[1] if count == 1 else steps[0] > 1.05 * steps[1]
+
+
 @pytest.mark.parametrize("luck", [0.0, 1.0])
 def test_d1_always_wrong_costs_steps_and_always_right_saves_them(backend, plain, luck):
     drafter = KnowingDrafter([out.tokens for out in plain], luck=luck)

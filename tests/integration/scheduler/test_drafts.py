@@ -71,7 +71,15 @@ def plain() -> list[list[int]]:
     return asyncio.run(without_drafts())
 
 
-@pytest.mark.parametrize("flags", [(), ("--drafts", "fixed"), ("--drafts", "fixed", "--plans-in-flight", "1")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--drafts", "fixed"),
+        ("--drafts", "fixed", "--plans-in-flight", "1"),
+        ("--drafts", "fixed", "--advance", "cohort"),
+    ],
+)
 async def test_answers_with_drafts_are_those_without(plain, flags) -> None:
     async with served(LUCKY, flags=flags) as (_, gateway, port):
         assert await answers(gateway) == plain
@@ -85,6 +93,17 @@ async def test_answers_with_drafts_are_those_without(plain, flags) -> None:
     by_place = [found[f"num_accepted_tokens_per_pos_total{place}"] for place in range(4)]
     assert sum(by_place) == accepted
     assert by_place == sorted(by_place, reverse=True)
+
+
+async def test_d2_rows_of_an_executor_that_refuses_more_move_by_the_slowest(plain) -> None:
+    """Nobody set it: the grant decides. Tokens per step fall, answers do not change."""
+    rates = {}
+    for ragged in ("auto", "refuse"):
+        async with served((*LUCKY, "--ragged", ragged), flags=("--drafts", "fixed")) as (_, gateway, port):
+            assert await answers(gateway) == plain
+            found = {name.split("{")[0]: value for name, value in (await counters(port)).items()}
+            rates[ragged] = found["num_decode_tokens_total"] / found["num_decode_rows_total"]
+    assert 1 < rates["refuse"] < rates["auto"]
 
 
 async def test_b075_drafts_can_be_switched_off_and_few_blocks_only_cost_drafts(plain) -> None:
