@@ -191,11 +191,11 @@ def table_of(turns: Sequence[Turn]) -> Table:
         "drafts",
         "tokens/s",
         "over none",
-        "drafted / drafted row",
+        "drafts / drafting row",
         "accepted",
         "by place",
-        "tokens / drafted row",
-        "tokens / row",
+        "mean acceptance length",
+        "tokens / row and step",
     )
     for streams in sorted({turn.streams for turn in turns}):
         plain = [turn for turn in turns if turn.streams == streams and turn.arm == "none"]
@@ -208,7 +208,7 @@ def table_of(turns: Sequence[Turn]) -> Table:
 
 
 def _acceptance(turns: Sequence[Turn]) -> tuple[str, str, str, str, str]:
-    """n/a where nothing was drafted: no acceptance is not an acceptance of 0. `tokens / row` is per step, over all decode rows."""
+    """n/a where nothing was drafted: no acceptance is not an acceptance of 0. The last is over all decode rows."""
     rows, drafted = sum(turn.num_drafts for turn in turns), sum(turn.num_draft_tokens for turn in turns)
     all_rows, emitted = sum(turn.num_decode_rows for turn in turns), sum(turn.num_decode_tokens for turn in turns)
     per_row = f"{emitted / all_rows:.2f}" if all_rows else "n/a"

@@ -144,7 +144,8 @@ def _judge_lengths(slots: Slots, rows: Rows, verdict: Verdict) -> None:
         )
         drafting = rows.draft_len > 0
         verdict.refuse(~decode & drafting, lambda row: f"draft_len is {int(rows.draft_len[row])}; only a decode row has drafts")
-        wrong = decode & ((left < 1) | (left != 1) & (not rows.together))
+        answering = computed >= slots.num_prompt[rows.slots] if rows.together else False
+        wrong = decode & (left != 1) & ((left < 1) | ~np.asarray(answering))
         verdict.refuse(wrong, lambda row: f"a decode row must have 1 token to feed, it has {int(left[row])}")
         verdict.refuse(
             ~decode & (rows.starts != computed),

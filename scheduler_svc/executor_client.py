@@ -162,6 +162,8 @@ class ExecutorClient:
         if response.WhichOneof("message") != "opened" or response.opened.session_epoch != link.session_epoch:
             raise ProtocolMismatch("the executor did not answer `open` with `opened`")
         grants.announce(self.address, grant, limits=self._limits)
+        info = wire.executor_info(link.executor_id, link.capabilities)
+        grants.announce_advance(self.address, info, grant, limits=self._limits)
 
     async def _serve(self, channel: grpc.aio.Channel, call: Any, link: ExecutorLink) -> None:
         """Plans out, results in, until something ends. Raises why; the owner hears `lost` in any case."""

@@ -5,8 +5,8 @@ import logging
 from drumline.errors import ProtocolMismatch
 from drumline.executor.v1.executor_pb2 import GetCapabilitiesResponse
 from scheduler_svc import wire
-from scheduler_svc.core.grant import RaggedGrant, grant_for
-from scheduler_svc.core.types import Layout, Limits
+from scheduler_svc.core.grant import RaggedGrant, grant_for, rows_move_together
+from scheduler_svc.core.types import ExecutorInfo, Layout, Limits
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,6 +31,13 @@ def announce(address: str, grant: RaggedGrant, *, limits: Limits) -> None:
     _LOG.debug("Ragged batch admission is off executor=%s %s reason=%s", address, how, grant.refusal)
     if limits.admission == "ragged":
         _LOG.warning("admission `ragged` was asked for, executor=%s cannot honour it: %s", address, grant.refusal)
+
+
+def announce_advance(address: str, info: ExecutorInfo, grant: RaggedGrant, *, limits: Limits) -> None:
+    """Says when rows with drafts move by the slowest: it costs most of what drafts bring. A warning where nobody asked for it."""
+    if rows_move_together(info, grant, limits=limits):
+        level, why = (logging.INFO, "as set") if limits.advance == "cohort" else (logging.WARNING, grant.refusal)
+        _LOG.log(level, "rows with drafts move by the slowest (COHORT), one plan in flight, executor=%s: %s", address, why)
 
 
 def late_change(before: GetCapabilitiesResponse, now: GetCapabilitiesResponse) -> str:

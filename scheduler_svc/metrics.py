@@ -105,7 +105,7 @@ def _drafts(executors: Sequence[ExecutorView]) -> Iterable[Metric]:
         ("num_decode_rows", "Decode rows of all steps, with drafts or without.", lambda t: t.num_rows),
         (
             "num_decode_tokens",
-            "Tokens that decode rows emitted; through their number this is tokens per step.",
+            "Tokens that decode rows emitted; divided by num_decode_rows, tokens per row and step.",
             lambda t: t.num_tokens,
         ),
     ]

@@ -97,7 +97,7 @@ class ResultApplier:
         books, rows = self._books, flight.rows
         slot = rows.slots[row]
         if row < rows.num_decodes:
-            length = books.cols.confirmed_of(slot) + (num_tokens if rows.tails is None else news.moved)
+            length = books.cols.confirmed_of(slot) + (num_tokens if rows.tails is None else news.kept)
             books.cols.confirm(slot, length=length)
             return length
         prefill = rows.prefills[row - rows.num_decodes]

@@ -38,7 +38,7 @@ class RowNews:
     Attributes:
         emitted: tokens per row, or None = exactly 1 by every row. token_ids: flattened, in the column that they came in.
         drafted: drafts verified per row, or None = none by any.
-        moved: tokens that every decode row keeps, where all move by the slowest.
+        kept: tokens that every decode row keeps, where all move by the slowest.
         lengths: i64 [R]. finished, errors: by row. skipped: rows.
         decoded: rows that are looked at as columns. others: all the others, rising.
     """
@@ -52,7 +52,7 @@ class RowNews:
     decoded: DecodedRows
     others: list[int]
     drafted: list[int] | None = None
-    moved: int = 0
+    kept: int = 0
 
 
 NOBODY: Final = DecodedRows((), np.zeros(0, np.int64), np.zeros(0, np.int64), ())
@@ -95,7 +95,7 @@ class ResultCheck:
         )
         self._check_shapes(news, counts=emitted)
         if rows.tails is not None:
-            news.moved = self._slowest(news, rows.tails)
+            news.kept = self._slowest(news, rows.tails)
         self._split(news)
         if news.decoded.rows:
             self._check_decodes(news)
@@ -196,7 +196,7 @@ class ResultCheck:
         samples = prefill is None or prefill.is_last
         drafts, drafted = rows.drafts_of(row), news.drafted[row] if news.drafted else 0
         tail = 1 if prefill else rows.tail_of(row)
-        fed = prefill.num_tokens if prefill else max(count, 1) if rows.tails is None else news.moved
+        fed = prefill.num_tokens if prefill else max(count, 1) if rows.tails is None else news.kept
         known = before + (prefill.num_tokens if prefill else tail - 1 + max(count, 1))
         if not 0 <= drafted <= drafts:
             raise self._fail(f"row {row} verified {drafted} drafts, its plan names {drafts}")

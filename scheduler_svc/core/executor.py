@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from scheduler_svc.core.cohort import Cohort
 from scheduler_svc.core.columns import SlotColumns
 from scheduler_svc.core.drafting import drafting_for
-from scheduler_svc.core.grant import grant_for, grant_id_of
+from scheduler_svc.core.grant import drafts_here, grant_for, grant_id_of, rows_move_together
 from scheduler_svc.core.growing import GrowingChains
 from scheduler_svc.core.kv import KvCache
 from scheduler_svc.core.prefix import PrefixChain, identity
@@ -54,9 +54,9 @@ class ExecutorBooks:
         self.kv = KvCache(num_blocks=info.num_blocks, block_size=info.block_size, fingerprint=fingerprint)
         self.tables = ExecutorTables(info.num_blocks)
         self.cols = SlotColumns(info.max_num_seqs, block_size=info.block_size)
-        depth = info.mtp_depth if limits.layout == "paged" and limits.admission == "paged" else 0
+        depth = info.mtp_depth if drafts_here(info, limits=limits) else 0
         self.drafting = drafting_for(depth, num_slots=info.max_num_seqs, policy=limits.drafts)
-        self.moves_together = self.drafting is not None and (limits.advance == "cohort" or not self.grant.granted)
+        self.moves_together = rows_move_together(info, self.grant, limits=limits)
         if self.moves_together:  # a tail is at most one token longer than drafts run, and always fits into a step
             self.max_rows = max(1, min(self.max_rows, self.budget // (depth + 1)))
         self.caching = limits.enable_prefix_caching

@@ -67,3 +67,13 @@ def grant_for(info: ExecutorInfo, *, limits: Limits) -> RaggedGrant:
     if limits.admission == "bucketed":
         return RaggedGrant.refused(BUCKETED_REASON, layout=layout)
     return RaggedGrant.decide(declared=info.ragged_granted, reason=info.ragged_reason, layout=layout)
+
+
+def drafts_here(info: ExecutorInfo, *, limits: Limits) -> bool:
+    """Whether an executor's rows may have drafts: in the paged layout, where it makes some and nobody said `off`."""
+    return bool(info.mtp_depth) and limits.drafts != "off" and limits.layout == limits.admission == "paged"
+
+
+def rows_move_together(info: ExecutorInfo, grant: RaggedGrant, *, limits: Limits) -> bool:
+    """Whether decode rows all move by the slowest: as set, or because an executor that drafts was not granted more."""
+    return drafts_here(info, limits=limits) and (limits.advance == "cohort" or not grant.granted)

@@ -37,9 +37,12 @@ class PagedAdmission:
 
     def choose(self, sketch: StepSketch, router: Router) -> None:
         """See `AdmissionPolicy`."""
-        if sketch.books.moves_together:
+        books = sketch.books
+        if books.moves_together and books.drafting is not None:
             sketch.advance = Advance.COHORT
-        self._choose_decodes(sketch)
+            choose_together(sketch, books.drafting)
+        elif books.decoding:
+            self._choose_decodes(sketch)
         self._choose_prefills(sketch)
         if not sketch.starved and not sketch.books.draining:
             self._admit(sketch, router)
@@ -83,12 +86,7 @@ class PagedAdmission:
 
     def _choose_decodes(self, sketch: StepSketch) -> None:
         books = sketch.books
-        if not books.decoding:
-            return
         rows, cols = books.decode_rows(), books.cols
-        if books.moves_together:
-            choose_together(sketch)
-            return
         if books.drafting is not None and self._choose_drafts(sketch, rows, books.drafting):
             return
         short = cols.short_of_blocks(rows.decode_slots)
@@ -96,6 +94,8 @@ class PagedAdmission:
             sketch.grow_decodes(rows, short)
         else:
             rows = self._grow_by_preemption(sketch, rows, short)
+            if not len(rows):
+                return
         cols.plan(rows.decode_slots, step=books.next_step)
         sketch.decodes = rows
         sketch.budget -= len(rows)

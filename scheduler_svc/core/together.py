@@ -8,42 +8,41 @@ compared against (domain.md 4.3).
 
 import numpy as np
 
-from scheduler_svc.core.executor import ExecutorBooks
+from scheduler_svc.core.drafting import Drafting
 from scheduler_svc.core.rows import I64, RowMap
 from scheduler_svc.core.sequence import State
 from scheduler_svc.core.sketch import StepSketch
 
 
-def choose_together(sketch: StepSketch) -> None:
+def choose_together(sketch: StepSketch, drafting: Drafting) -> None:
     """Decode rows with their tails, and drafts where they are worth it. Nothing else is in flight: tails are known."""
-    books = sketch.books
+    books, cols = sketch.books, sketch.books.cols
     for seq in list(books.decoding):
         if seq.state is State.RUNNING:
             sketch.grow(seq, len(seq.tokens))
-    cols = books.cols
     rows = RowMap([seq for seq in books.decoding if len(seq.tokens) <= cols.capacity[seq.slot]], [])
     if not len(rows):
         return
     slots = rows.decode_slots
     tails = np.array([len(seq.tokens) for seq in rows.seqs], np.int64) - cols.confirmed[slots]
-    drafts = _drafts(sketch, rows, tails)
-    sketch.grow_decodes(rows, (cols.upper[slots] + tails + drafts > cols.capacity[slots]).nonzero()[0].tolist())
-    cols.plan_many(slots, tails + drafts, step=books.next_step)
-    sketch.decodes = rows.drafting(drafts.tolist(), tails=tails.tolist())
+    fed = tails + _drafts(sketch, rows, drafting, tails=tails)
+    for seq, end in zip(rows.seqs, (cols.upper[slots] + fed).tolist(), strict=True):
+        sketch.grow(seq, end)
+    cols.plan_many(slots, fed, step=books.next_step)
+    sketch.decodes = rows.drafting((fed - tails).tolist(), tails=tails.tolist())
     sketch.budget -= sketch.decodes.num_tokens
-    books.decode_room = 0
     books.retire_done(rows, left=cols.limit[slots] - cols.upper[slots])
 
 
-def _drafts(sketch: StepSketch, rows: RowMap, tails: I64) -> I64:
+def _drafts(sketch: StepSketch, rows: RowMap, drafting: Drafting, *, tails: I64) -> I64:
     """Drafts of each row: behind its tail, and no more than may be emitted, than one more block holds, and than others leave."""
-    books: ExecutorBooks = sketch.books
-    cols, slots, drafting = books.cols, rows.decode_slots, books.drafting
-    none = np.zeros(len(rows), np.int64)
+    books, cols, slots = sketch.books, sketch.books.cols, rows.decode_slots
     room = sketch.budget - int(tails.sum())
     waiting = sum(seq.num_known - cols.upper_of(seq.slot) for seq in books.prefilling)
-    chosen = drafting.choose(slots, step=books.next_step, num_others=min(waiting, room)) if drafting is not None else None
-    if chosen is None or drafting is None:
+    others = int(tails.sum()) - len(rows) + min(waiting, room)
+    none = np.zeros(len(rows), np.int64)
+    chosen = drafting.choose(slots, step=books.next_step, num_others=others)
+    if chosen is None:
         return none
     fed, capacity = cols.upper[slots] + tails, cols.capacity[slots]
     most = np.minimum(drafting.depth + 1 - tails, np.minimum(cols.limit[slots], capacity + books.kv.block_size) - fed)

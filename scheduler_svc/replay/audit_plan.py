@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from drumline.plan.v1.plan_pb2 import StepPlan
+from drumline.plan.v1.plan_pb2 import ADVANCE_COHORT, StepPlan
 from scheduler_svc.replay.audit_blocks import BlockAudit
 from scheduler_svc.replay.books import DECODE, PREFILL, PREFILL_LAST, Books, Desk, Life, Resident, Row, Step, settings_of
 from scheduler_svc.replay.findings import Finding, Name
@@ -87,8 +87,9 @@ class PlanAudit:
             wrong(Name.WRONG_EPOCH, f"session epoch {plan.session_epoch}, the executor's first plan had {desk.epoch}")
         if plan.based_on_result_step != desk.last_result:
             wrong(Name.WRONG_BASED_ON, f"based on result {plan.based_on_result_step}; the last one consumed was {desk.last_result}")
-        if len(desk.outstanding) >= self._in_flight:
-            wrong(Name.IN_FLIGHT_EXCEEDED, f"{len(desk.outstanding) + 1} plans in flight, the bound is {self._in_flight}")
+        bound = 1 if plan.advance == ADVANCE_COHORT and plan.draft_len else self._in_flight
+        if len(desk.outstanding) >= bound:
+            wrong(Name.IN_FLIGHT_EXCEEDED, f"{len(desk.outstanding) + 1} plans in flight, the bound is {bound}")
 
     def _check_aborts(self, desk: Desk, plan: StepPlan) -> None:
         named = {*plan.aborted_slots, *plan.freed_slots}

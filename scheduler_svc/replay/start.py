@@ -116,7 +116,7 @@ def _step(desk: Desk, flight: dict[str, Any], plan: StepPlan) -> Step:
             resident.ended_step = desk.last_result
         resident.num_unanswered += 1
         if index < flight["num_decodes"]:
-            rows.append(Row(resident, DECODE, 1, 0))
+            rows.append(Row(resident, DECODE, plan.num_tokens[index] if plan.num_tokens else 1, 0))
         else:
             start, num_tokens, is_last = flight["prefills"][index - flight["num_decodes"]]
             rows.append(Row(resident, PREFILL_LAST if is_last else PREFILL, num_tokens, start))

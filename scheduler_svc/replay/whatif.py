@@ -1,7 +1,8 @@
 """Re-simulates the recorded arrivals under other limits. Everything it tells is simulated and tagged `sim`.
 
 The executor model says the recorded tokens of each request, and takes as long per step as a straight line through the recorded
-steps says (base + time per token fed). Requests that a client withdrew are withdrawn after as many tokens as they had then.
+steps says (base + time per token fed). It guesses nothing ahead, also where the recorded ones did. Requests that a client withdrew
+are withdrawn after as many tokens as they had then.
 """
 
 import dataclasses
@@ -76,6 +77,10 @@ def changes_of(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         name, _, value = word.partition("=")
         name = name.strip().replace("-", "_")
+        if name in ("drafts", "advance"):
+            raise InvalidRequest(
+                f"what-if simulates steps without drafts: it cannot tell what {name} would change", param="what-if"
+            )
         if name not in kinds:
             raise InvalidRequest(f"what-if knows {', '.join(sorted(kinds))}; not {name!r}", param="what-if")
         if name in words_of:
@@ -102,7 +107,8 @@ def read_session(recording: Recording) -> Session:
         first_ns, last_ns = first_ns or frame.t_ns, frame.t_ns
         step = auditor.frame(frame)
         if frame.kind is Kind.HANDSHAKE and not measured.num_steps:
-            executors.append(wire.executor_info(frame.payload[0], GetCapabilitiesResponse.FromString(frame.payload[2])))
+            info = wire.executor_info(frame.payload[0], GetCapabilitiesResponse.FromString(frame.payload[2]))
+            executors.append(dataclasses.replace(info, mtp_depth=0))
         elif frame.kind is Kind.ARRIVAL:
             key, arrival_ns, timeout_ms, raw = frame.payload
             submit = Submit.FromString(raw)

@@ -28,9 +28,10 @@ class DraftingMachine(CoreMachine):
         block_size=BLOCK_SIZES,
         num_blocks=NUM_BLOCKS,
         mtp_depth=st.integers(1, 5),
+        granted=st.booleans(),
     )
-    def start(self, limits, block_size, num_blocks, mtp_depth):
-        self.begin(limits, block_size=block_size, num_blocks=num_blocks, mtp_depth=mtp_depth)
+    def start(self, limits, block_size, num_blocks, mtp_depth, granted):
+        self.begin(limits, block_size=block_size, num_blocks=num_blocks, granted=granted, mtp_depth=mtp_depth)
 
 
 class CohortMachine(CoreMachine):

@@ -4,9 +4,11 @@ The audit keeps books of its own, so that this is also an oracle for the core th
 """
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -110,12 +112,29 @@ def each_segment(session: Session) -> Callable[[], bool]:
     return slow
 
 
+def answer_late(session: Session) -> None:
+    answer, turns = session._answer, count()
+
+    def late(executor_id: int) -> None:
+        if not (executor_id == 1 and next(turns) % 3) and session.links[executor_id].queue:
+            answer(executor_id)
+
+    session._answer = late  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("advance", ["per_sequence", "cohort"])
+@pytest.mark.parametrize("drafter", ["none", "mtp"])
 @given(st.integers(0, 10_000), st.integers(13, 30))
-@settings(deadline=None, max_examples=3, suppress_health_check=[HealthCheck.too_slow])
-def test_every_segment_is_a_beginning(seed: int, num_blocks: int) -> None:
+@settings(deadline=None, max_examples=2, suppress_health_check=[HealthCheck.too_slow])
+def test_every_segment_is_a_beginning(drafter: str, advance: str, seed: int, num_blocks: int) -> None:
+    """Also one in which plans with drafts are in flight: the second executor answers every third time."""
     with TemporaryDirectory() as folder:
-        fake = FakeOptions(num_blocks=num_blocks, max_num_seqs=6, max_num_batched_tokens=64, max_model_len=200, eos_chance=0.03)
-        session = Session(Path(folder), options=fake, segment_bytes=2000)
+        fake = FakeOptions(
+            num_blocks=num_blocks, max_num_seqs=6, max_num_batched_tokens=64, max_model_len=200, eos_chance=0.03, drafter=drafter
+        )
+        bounds = Limits(max_num_batched_tokens=64, drafts="fixed", advance=advance)
+        session = Session(Path(folder), limits=bounds, options=fake, num_executors=2, segment_bytes=2000)
+        answer_late(session)
         session.step = each_segment(session)  # type: ignore[method-assign]
         mixed(session, num_requests=8, seed=seed)
         session.close()

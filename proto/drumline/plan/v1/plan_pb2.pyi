@@ -92,7 +92,9 @@ class _AdvanceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Advance.Value
     DESCRIPTOR: _descriptor.EnumDescriptor
     ADVANCE_UNSPECIFIED: _Advance.ValueType  # 0
     ADVANCE_COHORT: _Advance.ValueType  # 1
-    """All rows by the slowest."""
+    """Decode rows all by what the slowest of them that ran keeps; what others are ahead they feed again in the next step. Rows that
+    fail or are skipped do not count, prompts do not either. Where drafts let rows move apart, one plan is in flight.
+    """
     ADVANCE_PER_SEQUENCE: _Advance.ValueType  # 2
     """Each row by what it accepted (default)."""
 
@@ -101,7 +103,9 @@ class Advance(_Advance, metaclass=_AdvanceEnumTypeWrapper):
 
 ADVANCE_UNSPECIFIED: Advance.ValueType  # 0
 ADVANCE_COHORT: Advance.ValueType  # 1
-"""All rows by the slowest."""
+"""Decode rows all by what the slowest of them that ran keeps; what others are ahead they feed again in the next step. Rows that
+fail or are skipped do not count, prompts do not either. Where drafts let rows move apart, one plan is in flight.
+"""
 ADVANCE_PER_SEQUENCE: Advance.ValueType  # 2
 """Each row by what it accepted (default)."""
 Global___Advance: _TypeAlias = Advance  # noqa: Y015
@@ -118,7 +122,9 @@ class _RowKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RowKind.Value
     ROW_KIND_PREFILL_LAST: _RowKind.ValueType  # 2
     """The chunk that ends the known tokens: one token is sampled after it."""
     ROW_KIND_DECODE: _RowKind.ValueType  # 3
-    """One known-to-the-executor token, or 1 + drafts; starts at the executor's own length."""
+    """One known-to-the-executor token, or 1 + drafts; starts at the executor's own length. By ADVANCE_COHORT all known tokens that
+    the cache does not hold yet, and drafts.
+    """
 
 class RowKind(_RowKind, metaclass=_RowKindEnumTypeWrapper):
     """What a row asks for; values of `StepPlan.row_kind`."""
@@ -129,7 +135,9 @@ ROW_KIND_PREFILL: RowKind.ValueType  # 1
 ROW_KIND_PREFILL_LAST: RowKind.ValueType  # 2
 """The chunk that ends the known tokens: one token is sampled after it."""
 ROW_KIND_DECODE: RowKind.ValueType  # 3
-"""One known-to-the-executor token, or 1 + drafts; starts at the executor's own length."""
+"""One known-to-the-executor token, or 1 + drafts; starts at the executor's own length. By ADVANCE_COHORT all known tokens that
+the cache does not hold yet, and drafts.
+"""
 Global___RowKind: _TypeAlias = RowKind  # noqa: Y015
 
 @_typing.final
@@ -247,7 +255,7 @@ class StepPlan(_message.Message):
 
     @_builtins.property
     def num_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Tokens fed by each row: chunk length, 1, or 1 + draft_len."""
+        """Tokens fed by each row: chunk length, 1, or 1 + draft_len; by ADVANCE_COHORT a decode row's tail (known, not held) + draft_len."""
 
     @_builtins.property
     def start(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -442,7 +450,7 @@ class StepResult(_message.Message):
     """Blocks that the executor's live block tables name, shared blocks counted once. A cross-check of the scheduler's books."""
     advance: Global___Advance.ValueType
     """How rows move on this executor, decided before the session's first step: PER_SEQUENCE only when the grant was given and every
-    check of the declaration held then.
+    check of the declaration held then. A plan may still say COHORT.
     """
     @_builtins.property
     def num_emitted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
