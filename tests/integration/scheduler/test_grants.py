@@ -10,7 +10,11 @@ from drumline.executor.v1.executor_pb2 import RaggedDeclaration
 from drumline.plan.v1 import plan_pb2
 from drumline.scheduler.v1 import scheduler_pb2 as pb
 from scheduler_svc.config import SchedulerSettings
+from scheduler_svc.core.grant import grant_for
+from scheduler_svc.core.types import Limits
+from scheduler_svc.grants import announce_advance
 from scheduler_svc.process import SchedulerProcess
+from tests.support.core_world import executor_info
 from tests.support.raw_gateway import RawGateway, sequence
 from tests.support.scheduler_house import MemoryRecorder, address_of, house, idle, until
 from tests.support.scripted_executor import ScriptedExecutor
@@ -131,3 +135,21 @@ async def test_a1_metrics_show_the_grant_and_how_cohorts_shatter() -> None:
 def _read(url: str) -> str:
     with urllib.request.urlopen(url) as answer:
         return answer.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("advance", "granted", "drafts", "said"),
+    [
+        ("cohort", True, "fixed", ["INFO"]),
+        ("per_sequence", False, "fixed", ["WARNING"]),
+        ("per_sequence", True, "fixed", []),
+        ("cohort", False, "off", []),
+    ],
+)
+def test_d2_that_rows_move_by_the_slowest_is_said_and_a_warning_where_nobody_asked(advance, granted, drafts, said, caplog) -> None:
+    caplog.set_level("DEBUG", logger="scheduler_svc")
+    limits = Limits(advance=advance, drafts=drafts)
+    info = executor_info(mtp_depth=3, ragged_granted=granted, ragged_reason="told so")
+    announce_advance("here:1", info, grant_for(info, limits=limits), limits=limits)
+    assert [record.levelname for record in caplog.records] == said
+    assert all("here:1" in record.message for record in caplog.records)
