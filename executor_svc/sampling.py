@@ -25,6 +25,7 @@ class SamplingTable:
 
     Attributes:
         max_tokens, min_tokens: i32 [N].
+        is_plain: bool [N], always the likeliest token of the raw logits, but for `min_tokens`.
         prompt_logprobs: bool [N]. num_top: i32 [N]. prompt_done: i32 [N], prompt log-probabilities already delivered.
     """
 
@@ -38,6 +39,7 @@ class SamplingTable:
         self._bias: list[tuple[tuple[int, ...], tuple[float, ...]]] = [((), ())] * num_slots
         self.max_tokens: I32 = np.zeros(num_slots, np.int32)
         self.min_tokens: I32 = np.zeros(num_slots, np.int32)
+        self.is_plain: BOOL = np.zeros(num_slots, np.bool_)
         self.num_top: I32 = np.zeros(num_slots, np.int32)
         self.prompt_logprobs: BOOL = np.zeros(num_slots, np.bool_)
         self.prompt_done: I32 = np.zeros(num_slots, np.int32)
@@ -50,6 +52,8 @@ class SamplingTable:
         self._logprobs[slot] = sampling.logprobs
         own = () if sampling.ignore_eos else self._eos
         self._ends[slot] = tuple(dict.fromkeys((*own, *sampling.stop_token_ids)))
+        penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
+        self.is_plain[slot] = sampling.temperature == 0 and penalties == (1, 0, 0) and not sampling.bias_ids
         self._bias[slot] = (sampling.bias_ids, sampling.bias_values)
         self.max_tokens[slot] = min(sampling.max_tokens, 2**31 - 1)
         self.min_tokens[slot] = min(sampling.min_tokens, 2**31 - 1)

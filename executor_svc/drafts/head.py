@@ -84,6 +84,7 @@ class DraftHead:
         cos, sin = rope_tables(one.rope, head_dim=one.head_dim, num_positions=max_model_len)
         self._rotation = Rotation(cos, sin, weights.layer.q_norm, weights.layer.k_norm, one.rms_eps)
         self._scale = (one.query_scalar or one.head_dim) ** -0.5
+        self._wide: F32 = np.zeros((0, 0), np.float32)
         self._after: AfterAttention = after_attention(weights.layer, Following(weights.norm, None), config=one, space=Space(one))
 
     @property
@@ -115,11 +116,19 @@ class DraftHead:
         states: F32 = self._after(attended, residual)[:count].copy()
         return states
 
-    def logits(self, states: F32) -> F32:
-        """f32 [n, vocab] for n states: NEVER for tokens that it does not draft."""
+    def scores(self, states: F32) -> F32:
+        """f32 [n, V] for n states: logits of what it drafts, in the order of `token_ids`."""
         count = len(states)
         rows = np.zeros((self._pad_rows(count), states.shape[1]), np.float32)
         rows[:count] = states
-        logits: F32 = np.full((count, len(self._weights.embedding)), NEVER, np.float32)
-        logits[:, self._weights.token_ids] = self._weights.head(rows)[:count]
+        scores: F32 = self._weights.head(rows)[:count]
+        return scores
+
+    def logits(self, states: F32) -> F32:
+        """f32 [n, vocab] for n states: NEVER for tokens that it does not draft. Valid until the next call."""
+        count = len(states)
+        if count > len(self._wide):
+            self._wide = np.full((count, len(self._weights.embedding)), NEVER, np.float32)
+        logits = self._wide[:count]
+        logits[:, self._weights.token_ids] = self.scores(states)
         return logits

@@ -108,6 +108,9 @@ class MtpDrafter:
 
     def _choose(self, slots: Slots, rows: I32, state: F32, *, ahead: int) -> I32:
         """What the head thinks, chosen as the target chooses: the same parameters, the same noise at the same output position."""
+        if slots.sampling.is_plain[rows].all():
+            likeliest: I32 = self._head.token_ids[self._head.scores(state).argmax(axis=1)]
+            return likeliest
         logits = self._head.logits(state)
         columns, _ = slots.sampling.gather(rows, tokens=slots.tokens, num_prompt=slots.num_prompt)
         known = slots.num_known[rows] + ahead

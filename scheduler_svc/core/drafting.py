@@ -23,6 +23,8 @@ MEMORY: Final = 4
 """A verified draft counts 1 / 2**MEMORY of what is known of its row; of what is known of all rows, 1 / 2**(MEMORY + 4)."""
 PROBE_EVERY: Final = 64
 """Steps after which the other choice is tried once, and after which a row without drafts gets one again."""
+PROBED: Final = 8
+"""Rows of which one drafts when the other choice is tried."""
 MARGIN: Final = 32
 """Drafting begins when it promises 1 + 1/MARGIN times the tokens, and stops when it promises fewer than none would give."""
 
@@ -83,8 +85,14 @@ class Drafting:
         lens, promise = self._worthwhile(slots, step=step, num_others=num_others)
         wanted = promise > (0 if self.is_on else ONE // MARGIN)
         if step % PROBE_EVERY == 0:
-            return None if wanted else np.ones(len(slots), np.int64)
+            return None if wanted else self._probe(len(slots), turn=step // PROBE_EVERY)
         return lens if wanted else None
+
+    def _probe(self, num_rows: int, *, turn: int) -> I64:
+        """One draft for one row of PROBED, another each time: a row that has not drafted for long has much to catch up on."""
+        rows = np.arange(num_rows)
+        drafts: I64 = ((rows - turn) % min(PROBED, num_rows) == 0).astype(np.int64)
+        return drafts
 
     def sent(self, *, step: int, drafted: bool) -> None:
         """A plan with decode rows is on its way."""

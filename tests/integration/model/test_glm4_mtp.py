@@ -78,13 +78,13 @@ class Spy:
         self.drafter = drafter
         self.said: list[tuple[list[int], list[int], np.ndarray]] = []
         self._logits: list[np.ndarray] = []
-        head, think = drafter._head, drafter._head.logits
+        head, think = drafter._head, drafter._head.scores  # of all tokens: it drafts the whole vocabulary
 
-        def logits(states):
+        def scores(states):
             self._logits.append(think(states))
             return self._logits[-1]
 
-        head.logits = logits
+        head.scores = scores
 
     def observe(self, batch, hidden):
         self.drafter.observe(batch, hidden)

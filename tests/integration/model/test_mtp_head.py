@@ -21,6 +21,7 @@ from executor_svc.model.rope import rope_tables
 from executor_svc.plan import Sampling
 from executor_svc.training.module import DraftModule
 from executor_svc.training.train import initial
+from tests.support import tiny_models
 from tests.support.drafted import run
 from tests.support.parity import FIXTURE
 
@@ -161,4 +162,5 @@ def test_a_head_for_another_model_or_of_another_shape_is_refused_by_name(opened,
     with pytest.raises(ModelError, match="not a whole"):
         open_backend(tmp_path / "cut.safetensors", "f32")
     with pytest.raises(ModelError, match="train-draft"):
-        CpuBackend(ExecutorSettings(max_model_len=64, num_blocks=16, drafter="mtp"))
+        other = tiny_models.save(tiny_models.make(tiny_models.configs()["llama"]), tmp_path / "other")
+        CpuBackend(ExecutorSettings(model=str(other), max_model_len=64, num_blocks=16, drafter="mtp"))

@@ -59,3 +59,11 @@ def test_b047_drafts_are_accepted_at_every_temperature(backend, prompts, tempera
     drafted = answers(backend, prompts[:8], depth=DEPTH, **how)
     assert [out.tokens for out in drafted] == [out.tokens for out in answers(backend, prompts[:8], depth=0, **how)]
     assert sum(out.num_accepted for out in drafted) > 0.05 * sum(out.num_drafted for out in drafted)
+
+
+def test_the_short_way_to_a_greedy_draft_guesses_what_the_sampler_would(backend, prompts) -> None:
+    """Nothing to adjust and nothing to draw: the likeliest of what the head knows. A bias of nothing takes the long way."""
+    short = answers(backend, prompts[:8], depth=DEPTH)
+    long = answers(backend, prompts[:8], depth=DEPTH, bias_ids=(0,), bias_values=(0.0,))
+    for ours, theirs in zip(short, long, strict=True):
+        assert (ours.tokens, ours.num_drafted, ours.num_accepted) == (theirs.tokens, theirs.num_drafted, theirs.num_accepted)

@@ -70,6 +70,10 @@ def test_a_choice_is_tried_again_now_and_then_and_does_not_flap() -> None:
     assert made.choose(slots(1), step=PROBE_EVERY, num_others=0) is None
     made.rate[:] = 0
     assert made.choose(slots(1), step=PROBE_EVERY, num_others=0).tolist() == [1]
+    made.rate[:] = 0
+    tried = [made.choose(slots(20), step=turn * PROBE_EVERY, num_others=0) for turn in range(1, 9)]
+    assert all(2 <= each.sum() <= 3 for each in tried)
+    assert sum(tried).tolist() == [1] * 20  # one row of eight each time, and each has its turn
     tie = drafting(fixed_ns=0, token_ns=1_000_000, chance=0.999, depth=1)
     tie.costs.add(2, 1_970_000)
     assert tie.choose(slots(1), step=STEP, num_others=0) is None
