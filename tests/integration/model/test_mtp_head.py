@@ -161,6 +161,6 @@ def test_a_head_for_another_model_or_of_another_shape_is_refused_by_name(opened,
     (tmp_path / "cut.safetensors").write_bytes(head.read_bytes()[:1000])
     with pytest.raises(ModelError, match="not a whole"):
         open_backend(tmp_path / "cut.safetensors", "f32")
+    other = tiny_models.save(tiny_models.make(tiny_models.configs()["llama"]), tmp_path / "other")
     with pytest.raises(ModelError, match="train-draft"):
-        other = tiny_models.save(tiny_models.make(tiny_models.configs()["llama"]), tmp_path / "other")
         CpuBackend(ExecutorSettings(model=str(other), max_model_len=64, num_blocks=16, drafter="mtp"))
