@@ -96,6 +96,7 @@ def result_of(result: plan_pb2.StepResult) -> StepResult:
         lengths=np.asarray(result.length, np.int64),
         num_blocks_in_use=result.num_blocks_in_use,
         device_ns=times_of(result).device_ns,
+        draft_ns=result.timing.draft_ns,
     )
     if _has_rare_columns(result):
         columns.num_emitted = result.num_emitted[:]

@@ -1,8 +1,9 @@
-"""How far drafts run: a row gets one more draft as long as the chance that it counts is worth more than feeding it costs.
+"""How far drafts run: a row gets one more draft as long as the chance that it counts is worth more than it costs.
 
-A draft that is verified costs one token more in the step, and counts when it and all before it are right. With R rows that emit one
-token each in a step of cost c, another token per row is worth its price when its chance is above (cost with it - c) / c: where
-memory decides what a step costs that is little, where products do it is nearly 1, and nobody drafts. Chances are measured per row.
+A draft has to be made, and verified, which costs one token more in the step; it counts when it and all before it are right. With R
+rows that emit one token each in a step of cost c, another token per row is worth its price when its chance is above
+(cost with it - c) / c: where memory decides what a step costs that is little, where products do it is nearly 1, and nobody drafts.
+Chances are measured per row.
 
 Integers only, no logarithms: a replay on another processor must come out the same. Chances are in 1/65536.
 """
@@ -59,7 +60,7 @@ class Drafting:
         depth: most drafts of a row in a step.
         rate: i64 [num_slots], chance that the next draft of the slot's sequence is right.
         mean_rate: of all rows, for newcomers.
-        costs: of its steps.
+        costs: of its steps, without guessing. draft_costs: of guessing, by the number of drafts.
         is_on: whether the last step that decoded drafted, but for probes.
         totals: for metrics.
     """
@@ -70,6 +71,7 @@ class Drafting:
         self.rate: I64 = np.full(num_slots, PRIOR, np.int64)
         self.mean_rate = PRIOR
         self.costs = StepCosts()
+        self.draft_costs = StepCosts()
         self.is_on = False
         self.totals = DraftTotals(accepted_at=[0] * depth)
         self._adaptive = adaptive
@@ -104,7 +106,7 @@ class Drafting:
         count = len(slots)
         fed = count + num_others
         cost = self.costs.of(fed)
-        price = (self.costs.of(fed + count) - cost) * ONE // cost
+        price = (self.costs.of(fed + count) - cost + self.draft_costs.of(count)) * ONE // cost
         rate = self.rate[slots]
         rate = np.where((slots + step) % PROBE_EVERY == 0, np.maximum(rate, PRIOR), rate)
         chance, lens, gain = np.full(count, ONE, np.int64), np.zeros(count, np.int64), 0
@@ -117,8 +119,9 @@ class Drafting:
             gain += int(chance[more].sum())
         if not gain:
             return lens, -ONE
-        with_drafts = (count * ONE + gain) * cost // (count * self.costs.of(fed + int(lens.sum())))
-        return lens, with_drafts - ONE
+        num_drafts = int(lens.sum())
+        drafted = self.costs.of(fed + num_drafts) + self.draft_costs.of(num_drafts)
+        return lens, (count * ONE + gain) * cost // (count * drafted) - ONE
 
     def verified(self, slot: int, *, num_drafted: int, num_accepted: int) -> None:
         """A row verified `num_drafted` drafts, of which the first `num_accepted` were right."""
@@ -143,6 +146,7 @@ class Drafting:
             "mean_rate": self.mean_rate,
             "is_on": self.is_on,
             "costs": [[place, *known] for place, known in sorted(self.costs.known.items())],
+            "draft_costs": [[place, *known] for place, known in sorted(self.draft_costs.known.items())],
             "emitted": [totals.num_rows, totals.num_tokens],
             "totals": [totals.num_drafts, totals.num_draft_tokens, totals.num_accepted_tokens, *totals.accepted_at],
         }
@@ -152,6 +156,7 @@ class Drafting:
         self.rate[:] = data["rate"]
         self.mean_rate, self.is_on = data["mean_rate"], data["is_on"]
         self.costs.known = {place: (ns, tokens) for place, ns, tokens in data["costs"]}
+        self.draft_costs.known = {place: (ns, tokens) for place, ns, tokens in data.get("draft_costs", ())}
         drafts, tokens, accepted, *places = data["totals"]
         self.totals = DraftTotals(drafts, tokens, accepted, places, *data.get("emitted", (0, 0)))
 

@@ -192,8 +192,10 @@ class Scheduler(CoreState):
     def _count_drafts(self, drafting: Drafting, flight: PlanInFlight, result: StepResult, news: RowNews) -> None:
         rows = flight.rows
         if result.device_ns:
-            num_missing = sum(rows.drafts or ()) - sum(news.drafted or ())
-            drafting.costs.add(rows.num_tokens - num_missing, result.device_ns)
+            num_drafted = sum(news.drafted or ())
+            drafting.costs.add(rows.num_tokens - sum(rows.drafts or ()) + num_drafted, result.device_ns - result.draft_ns)
+            if num_drafted:
+                drafting.draft_costs.add(num_drafted, result.draft_ns)
         idle = sum(row < rows.num_decodes for row in (*news.errors, *news.skipped))
         drafting.totals.num_rows += rows.num_decodes - idle
         drafting.totals.num_tokens += rows.num_decodes if news.emitted is None else sum(news.emitted[: rows.num_decodes])

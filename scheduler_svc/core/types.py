@@ -195,7 +195,7 @@ class StepResult:
         logprobs, prompt_logprobs: row -> opaque.
         num_blocks_in_use: the executor's own count, cross-checked.
         num_drafted: drafts verified per row; empty = none by any.
-        device_ns: what the step took.
+        device_ns: what the step took. draft_ns: of it, guessing.
     """
 
     step_id: int
@@ -210,6 +210,7 @@ class StepResult:
     num_blocks_in_use: int = 0
     num_drafted: Sequence[int] = ()
     device_ns: int = 0
+    draft_ns: int = 0
 
 
 @dataclass(slots=True)

@@ -65,6 +65,17 @@ def test_chances_follow_what_was_verified_and_a_newcomer_begins_with_those_of_al
     assert made.rate[1] == made.mean_rate
 
 
+def test_what_guessing_takes_is_part_of_the_price() -> None:
+    made = drafting(fixed_ns=10_000_000, token_ns=100_000, chance=0.6)
+    assert made.choose(slots(1), step=STEP, num_others=0) is not None
+    for _ in range(20):
+        made.draft_costs.add(4, 30_000_000)
+    assert made.choose(slots(1), step=STEP, num_others=0) is None
+    again = drafting(fixed_ns=10_000_000, token_ns=100_000, chance=0.6)
+    again.restore(json.loads(json.dumps(made.data())))
+    assert again.choose(slots(1), step=STEP, num_others=0) is None
+
+
 def test_a_choice_is_tried_again_now_and_then_and_does_not_flap() -> None:
     made = drafting(fixed_ns=10_000_000, token_ns=100_000, chance=0.6)
     assert made.choose(slots(1), step=PROBE_EVERY, num_others=0) is None
