@@ -27,7 +27,7 @@ def generate(config: ModelConfig, *, device: torch.device, rows: int, num_prompt
         attn_implementation="sdpa",
     )
     with torch.device(device):
-        model = transformers.LlamaForCausalLM(shape).to(torch.bfloat16).eval()
+        model = transformers.LlamaForCausalLM(shape).to(torch.bfloat16).train(mode=False)
     options = transformers.GenerationConfig(max_new_tokens=num_output, do_sample=False, eos_token_id=-1, pad_token_id=0)
     drawn = np.random.default_rng(1)
     prompts = [drawn.integers(0, config.vocab_size, num_prompt).tolist() for _ in range(rows)]

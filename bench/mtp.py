@@ -53,11 +53,11 @@ class Turn:
     num_drafts: int
     num_draft_tokens: int
     accepted: tuple[int, ...]
-    num_decode_rows: int = 0
-    num_decode_tokens: int = 0
+    num_decode_rows: int
+    num_decode_tokens: int
 
 
-def questions(count: int) -> list[str]:
+def many_questions(count: int) -> list[str]:
     """So many different ones."""
     size = len(QUESTIONS)
     return [QUESTIONS[i % size] if i < size else f"{QUESTIONS[i % size]} (Asked again, {i // size}.)" for i in range(count)]
@@ -115,7 +115,7 @@ async def measure(wanted: MtpSettings, flags: Sequence[str]) -> list[Turn]:
 async def _turn(arm: Arm, server: Server, wanted: MtpSettings, *, streams: int) -> Turn:
     before = await _drafts(server)
     began_s = time.monotonic()
-    answers = await _ask(server, wanted, questions(max(wanted.num_questions, streams)), streams=streams)
+    answers = await _ask(server, wanted, many_questions(max(wanted.num_questions, streams)), streams=streams)
     seconds = time.monotonic() - began_s
     after = await _drafts(server)
     counts = {name: int(after[name] - before.get(name, 0)) for name in after}

@@ -4,7 +4,7 @@ Legend: R rows of the plan. Whole columns are compared at once; a row is looked 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -54,9 +54,9 @@ class Rows:
             return self
         size = len(self.slots)
         ones, zeros = np.ones(size, np.int32), np.zeros(size, np.int32)
-        return Rows(
-            self.named, self.slots, np.full(size, DECODE, np.int32), ones, zeros, zeros, self.together, True, dict(self.bad)
-        )
+        kinds = np.full(size, DECODE, np.int32)
+        bad = dict(self.bad)
+        return replace(self, kinds=kinds, num_tokens=ones, starts=zeros, draft_len=zeros, all_decode=True, bad=bad)
 
 
 @dataclass(slots=True)
@@ -144,8 +144,8 @@ def _judge_lengths(slots: Slots, rows: Rows, verdict: Verdict) -> None:
         )
         drafting = rows.draft_len > 0
         verdict.refuse(~decode & drafting, lambda row: f"draft_len is {int(rows.draft_len[row])}; only a decode row has drafts")
-        answering = computed >= slots.num_prompt[rows.slots] if rows.together else False
-        wrong = decode & (left != 1) & ((left < 1) | ~np.asarray(answering))
+        is_tail = rows.together & (left > 1) & (computed >= slots.num_prompt[rows.slots])
+        wrong = decode & (left != 1) & ~is_tail
         verdict.refuse(wrong, lambda row: f"a decode row must have 1 token to feed, it has {int(left[row])}")
         verdict.refuse(
             ~decode & (rows.starts != computed),

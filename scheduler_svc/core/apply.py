@@ -69,7 +69,7 @@ class ResultApplier:
         seq.tokens.extend(tokens)
         before = self._books.cols.confirmed_of(flight.rows.slots[row])
         length = self._confirm(flight, row, seq, num_tokens=len(tokens), news=news)
-        if flight.rows.drafts_of(row) or (flight.rows.tails is not None and row < flight.rows.num_decodes):
+        if flight.rows.drafts is not None and row < flight.rows.num_decodes:
             self._settle_drafts(flight.rows, row, seq, kept=length - before, num_tokens=len(tokens), news=news)
         prompt_logprobs = result.prompt_logprobs.get(row)
         if prompt_logprobs is not None:
@@ -97,7 +97,7 @@ class ResultApplier:
         books, rows = self._books, flight.rows
         slot = rows.slots[row]
         if row < rows.num_decodes:
-            length = books.cols.confirmed_of(slot) + (num_tokens if rows.tails is None else news.kept)
+            length = books.cols.confirmed_of(slot) + news.kept_of(num_tokens)
             books.cols.confirm(slot, length=length)
             return length
         prefill = rows.prefills[row - rows.num_decodes]

@@ -38,7 +38,7 @@ class RowNews:
     Attributes:
         emitted: tokens per row, or None = exactly 1 by every row. token_ids: flattened, in the column that they came in.
         drafted: drafts verified per row, or None = none by any.
-        kept: tokens that every decode row keeps, where all move by the slowest.
+        kept: tokens that every decode row keeps, where all move by the slowest; None = each as many as it emitted.
         lengths: i64 [R]. finished, errors: by row. skipped: rows.
         decoded: rows that are looked at as columns. others: all the others, rising.
     """
@@ -52,7 +52,11 @@ class RowNews:
     decoded: DecodedRows
     others: list[int]
     drafted: list[int] | None = None
-    kept: int = 0
+    kept: int | None = None
+
+    def kept_of(self, num_tokens: int) -> int:
+        """What a decode row keeps that emitted so many tokens."""
+        return num_tokens if self.kept is None else self.kept
 
 
 NOBODY: Final = DecodedRows((), np.zeros(0, np.int64), np.zeros(0, np.int64), ())
@@ -195,21 +199,22 @@ class ResultCheck:
         before = prefill.start if prefill else self._books.cols.confirmed_of(rows.slots[row])
         samples = prefill is None or prefill.is_last
         drafts, drafted = rows.drafts_of(row), news.drafted[row] if news.drafted else 0
-        tail = 1 if prefill else rows.tail_of(row)
-        fed = prefill.num_tokens if prefill else max(count, 1) if rows.tails is None else news.kept
-        known = before + (prefill.num_tokens if prefill else tail - 1 + max(count, 1))
+        if prefill:
+            kept = fed = prefill.num_tokens
+        else:
+            kept, fed = news.kept_of(max(count, 1)), rows.tail_of(row) - 1 + max(count, 1)
         if not 0 <= drafted <= drafts:
             raise self._fail(f"row {row} verified {drafted} drafts, its plan names {drafts}")
         if count > (1 + drafted if samples and seq.request.max_tokens else 0):
             raise self._fail(f"row {row} emitted {count} tokens, too many")
         if seq.state not in LIVE:
             return
-        if int(news.lengths[row]) != before + fed:
-            raise self._fail(f"row {row} has length {int(news.lengths[row])}, expected {before + fed}")
+        if int(news.lengths[row]) != before + kept:
+            raise self._fail(f"row {row} has length {int(news.lengths[row])}, expected {before + kept}")
         finished = row in news.finished
         if finished and not samples:
             raise self._fail(f"row {row} finished in the middle of its prefill")
-        if samples and not finished and (not count or known >= int(self._books.cols.limit[rows.slots[row]])):
+        if samples and not finished and (not count or before + fed >= int(self._books.cols.limit[rows.slots[row]])):
             raise self._fail(f"row {row} emitted {count} tokens, may emit no more, and did not finish")
 
     def _check_blocks(self, news: RowNews) -> None:

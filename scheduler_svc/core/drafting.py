@@ -159,10 +159,3 @@ class Drafting:
         self.draft_costs.known = {place: (ns, tokens) for place, ns, tokens in data.get("draft_costs", ())}
         drafts, tokens, accepted, *places = data["totals"]
         self.totals = DraftTotals(drafts, tokens, accepted, places, *data.get("emitted", (0, 0)))
-
-
-def drafting_for(depth: int, *, num_slots: int, policy: str) -> Drafting | None:
-    """`depth`: what the executor can do. None = it does not draft, or is not to."""
-    if not depth or policy == "off":
-        return None
-    return Drafting(depth=depth, num_slots=num_slots, adaptive=policy == "adaptive")

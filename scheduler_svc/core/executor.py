@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 
 from scheduler_svc.core.cohort import Cohort
 from scheduler_svc.core.columns import SlotColumns
-from scheduler_svc.core.drafting import drafting_for
+from scheduler_svc.core.drafting import Drafting
 from scheduler_svc.core.grant import drafts_here, grant_for, grant_id_of, rows_move_together
 from scheduler_svc.core.growing import GrowingChains
 from scheduler_svc.core.kv import KvCache
@@ -54,11 +54,13 @@ class ExecutorBooks:
         self.kv = KvCache(num_blocks=info.num_blocks, block_size=info.block_size, fingerprint=fingerprint)
         self.tables = ExecutorTables(info.num_blocks)
         self.cols = SlotColumns(info.max_num_seqs, block_size=info.block_size)
-        depth = info.mtp_depth if drafts_here(info, limits=limits) else 0
-        self.drafting = drafting_for(depth, num_slots=info.max_num_seqs, policy=limits.drafts)
+        self.drafting: Drafting | None = None
+        if drafts_here(info, limits=limits):
+            adaptive = limits.drafts == "adaptive"
+            self.drafting = Drafting(depth=info.mtp_depth, num_slots=info.max_num_seqs, adaptive=adaptive)
         self.moves_together = rows_move_together(info, self.grant, limits=limits)
         if self.moves_together:  # a tail is at most one token longer than drafts run, and always fits into a step
-            self.max_rows = max(1, min(self.max_rows, self.budget // (depth + 1)))
+            self.max_rows = max(1, min(self.max_rows, self.budget // (info.mtp_depth + 1)))
         self.caching = limits.enable_prefix_caching
         self.growing = GrowingChains()
         self.running: dict[int, Sequence] = {}

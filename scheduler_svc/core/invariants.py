@@ -116,8 +116,7 @@ def _check_lengths(books: ExecutorBooks, core: CoreState) -> None:
         _require(len(seq.tokens) <= seq.max_total, f"{name} has more tokens than it may")
         if seq.state is State.RUNNING and not books.is_in_flight(seq):
             _require(confirmed == upper, f"{name} has nothing in flight and lengths differ")
-    most = 1 if books.moves_together else core.policy.plans_in_flight(core.limits)
-    _require(len(books.in_flight) <= most, "too many plans in flight")
+    _require(len(books.in_flight) <= core.plans_in_flight(books), "too many plans in flight")
     steps = [flight.plan.step_id for flight in books.in_flight]
     _require(steps == list(range(books.last_result_step + 1, books.next_step)), "plans in flight are not consecutive")
 

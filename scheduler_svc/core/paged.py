@@ -4,6 +4,7 @@ from itertools import islice
 
 import numpy as np
 
+from scheduler_svc.core.draft_room import drafts_that_fit
 from scheduler_svc.core.drafting import Drafting
 from scheduler_svc.core.executor import ExecutorBooks
 from scheduler_svc.core.policy import Room, Router
@@ -104,22 +105,12 @@ class PagedAdmission:
             books.retire_done(rows, left=cols.limit[rows.decode_slots] - cols.upper[rows.decode_slots])
 
     def _choose_drafts(self, sketch: StepSketch, rows: RowMap, drafting: Drafting) -> bool:
-        """Decode rows with drafts, where any is worth it; False, and nothing changed, where none is. Drafts never take what others
-        need: they shrink with the budget, half of which is left to prompts, and nobody is preempted for them."""
+        """Decode rows with drafts, where any is worth it; False, and nothing changed, where none is."""
         books, cols, slots = sketch.books, sketch.books.cols, rows.decode_slots
-        room = sketch.budget - len(rows)
-        waiting = sum(seq.num_known - cols.upper_of(seq.slot) for seq in books.prefilling)
-        drafts = drafting.choose(slots, step=books.next_step, num_others=min(waiting, room))
+        drafts = drafts_that_fit(sketch, rows, drafting, tails=np.ones(len(rows), np.int64))
         if drafts is None:
             return False
-        upper, capacity = cols.upper[slots], cols.capacity[slots]
-        # no more than may be emitted before the last token, and than one more block holds
-        drafts = np.minimum(drafts, np.minimum(cols.limit[slots], capacity + books.kv.block_size) - upper - 1)
-        drafts[np.cumsum(drafts) > (room // 2 if waiting or len(sketch.queue) else room)] = 0
-        short = (upper + drafts >= capacity).nonzero()[0].tolist()
-        if not drafts.any() or len(short) > books.kv.pool.num_available:
-            return False
-        sketch.grow_decodes(rows, short)
+        sketch.grow_decodes(rows, (cols.upper[slots] + drafts >= cols.capacity[slots]).nonzero()[0].tolist())
         cols.plan_many(slots, 1 + drafts, step=books.next_step)
         sketch.decodes = rows.drafting(drafts.tolist())
         sketch.budget -= sketch.decodes.num_tokens

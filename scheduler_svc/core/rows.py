@@ -72,7 +72,8 @@ class RowMap:
     @property
     def num_tokens(self) -> int:
         """Tokens fed, if each draft is made."""
-        return sum(self.decode_tokens()) + sum(row.num_tokens for row in self.prefills)
+        known = self.num_decodes if self.tails is None else sum(self.tails)
+        return known + sum(self.drafts or ()) + sum(row.num_tokens for row in self.prefills)
 
     def decode_tokens(self) -> list[int]:
         """Tokens fed by each decode row, if each draft is made."""

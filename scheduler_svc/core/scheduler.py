@@ -126,7 +126,7 @@ class Scheduler(CoreState):
         """The next plan for one executor, in flight from now on. None = nothing to send, or too many in flight: nothing changed
         but which full blocks have got names."""
         books = self.executors.get(executor_id)
-        if books is None or len(books.in_flight) >= (1 if books.moves_together else self.policy.plans_in_flight(self.limits)):
+        if books is None or len(books.in_flight) >= self.plans_in_flight(books):
             return None
         sketch = StepSketch(books, self.queue, books.budget)
         self.policy.choose(sketch, Placement(self.executors, self.policy))
@@ -153,7 +153,7 @@ class Scheduler(CoreState):
         flight = books.in_flight[0]
         news = ResultCheck(books, flight, result).read()
         if books.drafting is not None:
-            self._count_drafts(books.drafting, flight, result, news)
+            _count_drafts(books.drafting, flight, result, news)
         books.in_flight.popleft()
         books.last_result_step = result.step_id
         applier = ResultApplier(books)
@@ -189,17 +189,6 @@ class Scheduler(CoreState):
         """Queues, rows and executors as they are now."""
         return collect(self)
 
-    def _count_drafts(self, drafting: Drafting, flight: PlanInFlight, result: StepResult, news: RowNews) -> None:
-        rows = flight.rows
-        if result.device_ns:
-            num_drafted = sum(news.drafted or ())
-            drafting.costs.add(rows.num_tokens - sum(rows.drafts or ()) + num_drafted, result.device_ns - result.draft_ns)
-            if num_drafted:
-                drafting.draft_costs.add(num_drafted, result.draft_ns)
-        idle = sum(row < rows.num_decodes for row in (*news.errors, *news.skipped))
-        drafting.totals.num_rows += rows.num_decodes - idle
-        drafting.totals.num_tokens += rows.num_decodes if news.emitted is None else sum(news.emitted[: rows.num_decodes])
-
     def _withdraw(self, seq: Sequence) -> None:
         del self.sequences[seq.key]
         if seq.state is State.WAITING:
@@ -216,3 +205,16 @@ class Scheduler(CoreState):
             if reason is not None:
                 self._withdraw(seq)
                 news.fail(news.entry(seq.key), FinishReason.ERROR, reason.code, reason.message)
+
+
+def _count_drafts(drafting: Drafting, flight: PlanInFlight, result: StepResult, news: RowNews) -> None:
+    """What a result says of the executor's costs and of tokens per step."""
+    rows = flight.rows
+    if result.device_ns:
+        num_drafted = sum(news.drafted or ())
+        drafting.costs.add(rows.num_tokens - sum(rows.drafts or ()) + num_drafted, result.device_ns - result.draft_ns)
+        if num_drafted:
+            drafting.draft_costs.add(num_drafted, result.draft_ns)
+    idle = sum(row < rows.num_decodes for row in (*news.errors, *news.skipped))
+    drafting.totals.num_rows += rows.num_decodes - idle
+    drafting.totals.num_tokens += rows.num_decodes if news.emitted is None else sum(news.emitted[: rows.num_decodes])

@@ -34,3 +34,7 @@ class CoreState:
         self.deadlines = Deadlines()
         self.counters = Counters()
         self.fit_changed = False
+
+    def plans_in_flight(self, books: ExecutorBooks) -> int:
+        """Most plans that may be in flight to an executor."""
+        return 1 if books.moves_together else self.policy.plans_in_flight(self.limits)

@@ -8,8 +8,9 @@ compared against (domain.md 4.3).
 
 import numpy as np
 
+from scheduler_svc.core.draft_room import drafts_that_fit
 from scheduler_svc.core.drafting import Drafting
-from scheduler_svc.core.rows import I64, RowMap
+from scheduler_svc.core.rows import RowMap
 from scheduler_svc.core.sequence import State
 from scheduler_svc.core.sketch import StepSketch
 
@@ -25,28 +26,11 @@ def choose_together(sketch: StepSketch, drafting: Drafting) -> None:
         return
     slots = rows.decode_slots
     tails = np.array([len(seq.tokens) for seq in rows.seqs], np.int64) - cols.confirmed[slots]
-    fed = tails + _drafts(sketch, rows, drafting, tails=tails)
+    drafts = drafts_that_fit(sketch, rows, drafting, tails=tails)
+    fed = tails if drafts is None else tails + drafts
     for seq, end in zip(rows.seqs, (cols.upper[slots] + fed).tolist(), strict=True):
         sketch.grow(seq, end)
     cols.plan_many(slots, fed, step=books.next_step)
     sketch.decodes = rows.drafting((fed - tails).tolist(), tails=tails.tolist())
     sketch.budget -= sketch.decodes.num_tokens
     books.retire_done(rows, left=cols.limit[slots] - cols.upper[slots])
-
-
-def _drafts(sketch: StepSketch, rows: RowMap, drafting: Drafting, *, tails: I64) -> I64:
-    """Drafts of each row: behind its tail, and no more than may be emitted, than one more block holds, and than others leave."""
-    books, cols, slots = sketch.books, sketch.books.cols, rows.decode_slots
-    room = sketch.budget - int(tails.sum())
-    waiting = sum(seq.num_known - cols.upper_of(seq.slot) for seq in books.prefilling)
-    others = int(tails.sum()) - len(rows) + min(waiting, room)
-    none = np.zeros(len(rows), np.int64)
-    chosen = drafting.choose(slots, step=books.next_step, num_others=others)
-    if chosen is None:
-        return none
-    fed, capacity = cols.upper[slots] + tails, cols.capacity[slots]
-    most = np.minimum(drafting.depth + 1 - tails, np.minimum(cols.limit[slots], capacity + books.kv.block_size) - fed)
-    drafts = np.maximum(np.minimum(chosen, most), 0)
-    drafts[np.cumsum(drafts) > (room // 2 if waiting or len(sketch.queue) else room)] = 0
-    num_short = int((fed + drafts > capacity).sum())
-    return drafts if num_short <= books.kv.pool.num_available else none

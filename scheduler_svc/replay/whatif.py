@@ -27,6 +27,8 @@ from scheduler_svc.replay.audit import Auditor
 from scheduler_svc.replay.books import Life
 
 MAX_STEPS = 2_000_000
+DRAFTS = ("drafts", "advance")
+"""Limits that say something of drafts alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +73,15 @@ class Measures:
 
 def changes_of(words: Sequence[str]) -> dict[str, Any]:
     """`max_num_seqs=4` -> {"max_num_seqs": 4}. Raises InvalidRequest naming what there is."""
-    kinds = {item.name: type(item.default) for item in dataclasses.fields(Limits)}
+    kinds = {item.name: type(item.default) for item in dataclasses.fields(Limits) if item.name not in DRAFTS}
     words_of = {name: get_args(hint) for name, hint in get_type_hints(Limits).items() if get_args(hint)}
     changes: dict[str, Any] = {}
     for word in words:
         name, _, value = word.partition("=")
         name = name.strip().replace("-", "_")
-        if name in ("drafts", "advance"):
-            raise InvalidRequest(
-                f"what-if simulates steps without drafts: it cannot tell what {name} would change", param="what-if"
-            )
         if name not in kinds:
-            raise InvalidRequest(f"what-if knows {', '.join(sorted(kinds))}; not {name!r}", param="what-if")
+            known = ", ".join(sorted(kinds))
+            raise InvalidRequest(f"what-if knows {known}; not {name!r} (and it simulates steps without drafts)", param="what-if")
         if name in words_of:
             if value not in words_of[name]:
                 raise InvalidRequest(f"{name} is one of {', '.join(words_of[name])}, not {value!r}", param="what-if")

@@ -118,7 +118,7 @@ class Oracle:
             seq.blocks += blocks
             left = len(seq.tokens) - seq.computed
             good = {
-                DECODE: num_tokens == left + drafts and (left == 1 or (left > 1 and self.together)),
+                DECODE: num_tokens == left + drafts and (left == 1 or (left > 1 and self.is_tail(seq))),
                 PREFILL: start == seq.computed and 1 <= num_tokens < left and not drafts,
                 PREFILL_LAST: start == seq.computed and num_tokens == left and not drafts,
             }.get(kind, False)
@@ -126,6 +126,9 @@ class Oracle:
         if not good:
             out.failed.append(index)
         return good
+
+    def is_tail(self, seq: Seq) -> bool:
+        return self.together and seq.computed >= seq.new.num_prompt_tokens
 
     def run(self, index: int, row: tuple[int, ...], out: Outcome, *, tokens: list[int], broken: bool, idea: list[int]) -> None:
         slot, kind, num_tokens, _, drafts = row

@@ -51,7 +51,7 @@ def prompts() -> list[str]:
 def load_oracle() -> PreTrainedModel:
     """The default model as transformers reads its GGUF file."""
     path = default_model()
-    model = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32)
     model.generation_config.eos_token_id = None
     return model
 

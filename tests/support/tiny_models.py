@@ -90,7 +90,7 @@ def gemma3_config(**more: object) -> Gemma3TextConfig:
 def make(config: PreTrainedConfig, *, seed: int = 3) -> PreTrainedModel:
     """A model with random weights, norms and biases included, so that leaving one out shows."""
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").train(mode=False)
     lacks = 1.0 if config.model_type == "gemma3_text" else 0.0
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -63,10 +63,10 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def oracle(folder):
     """(model, its module), both read from the folder."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     # transformers knows this layer by its number in the published checkpoints
     model._keys_to_ignore_on_load_unexpected = {r"model\.layers\.3.*"}
-    return model, MtpModel.from_pretrained(model).eval()
+    return model, MtpModel.from_pretrained(model).train(mode=False)
 
 
 class Spy:

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from bench.mtp import Turn, arms_of, differences, questions, table_of
+from bench.mtp import Turn, arms_of, differences, many_questions, table_of
 from bench.mtp_config import MtpSettings
 from drumline.settings import resolve
 from launcher.config import ServeSettings
@@ -12,7 +12,7 @@ from launcher.config import ServeSettings
 
 def turn(arm: str, seconds: float, *, texts=("a", "b"), drafts=(0, 0, ())) -> Turn:
     rows, drafted, accepted = drafts
-    return Turn(arm, 1, 100, seconds, texts, rows, drafted, accepted)
+    return Turn(arm, 1, 100, seconds, texts, rows, drafted, accepted, rows, rows + sum(accepted))
 
 
 def shown(turns: list[Turn]) -> str:
@@ -45,8 +45,8 @@ def test_a_different_word_is_named() -> None:
 
 
 def test_more_streams_than_questions_get_questions_of_their_own() -> None:
-    assert len(set(questions(200))) == 200
-    assert questions(200)[:32] == questions(32)
+    assert len(set(many_questions(200))) == 200
+    assert many_questions(200)[:32] == many_questions(32)
 
 
 def test_serve_takes_the_flags_of_every_arm() -> None:
