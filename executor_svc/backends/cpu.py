@@ -1,4 +1,4 @@
-"""The processor as a device: float32 (the reference) or int8, both batch-invariant, or bf16; kernels in numba."""
+"""The processor as a device: float32 (the reference) or integers, all batch-invariant, or bf16; kernels in numba."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ KERNELS = (
     "cpu.sample",
 )
 DEFAULT_KV_MEMORY = 2**30
-INT8_KERNELS = (*KERNELS, "cpu.group_linear", f"cpu.byte_products.{FORM.name}", "cpu.after_attention")
+INTEGER_KERNELS = (*KERNELS, "cpu.integer_linear", f"cpu.byte_products.{FORM.name}", "cpu.after_attention")
 
 
 class CpuBackend:
@@ -72,7 +72,7 @@ class CpuBackend:
         self._decoder = Decoder(opened.config, weights=weights, max_model_len=self._model.max_model_len)
         if settings.batch_invariant and not precision.batch_invariant:
             raise ModelError(f"batch_invariant is set, and {precision.name} products of this processor depend on the batch")
-        kv_type = _kv_type(settings, precision=precision.name)
+        kv_type = _kv_type(settings, integers=precision.integers)
         bytes_each = block_bytes(opened.config, kv_type=kv_type)
         num_blocks = blocks_of(settings, block_bytes=bytes_each, kv_memory=settings.kv_memory or DEFAULT_KV_MEMORY)
         self._cache: KvCache | None = (cache := KvCache(opened.config, num_blocks=num_blocks, kv_type=kv_type))
@@ -88,7 +88,7 @@ class CpuBackend:
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
             device=f"cpu ({llvm.get_host_cpu_name()}, {self._num_threads} threads)",
-            kernels=INT8_KERNELS if precision.name == "int8" else KERNELS,
+            kernels=INTEGER_KERNELS if precision.integers else KERNELS,
             precision=precision.name,
             batch_invariant=precision.batch_invariant,
             ragged_granted=declared.granted,
@@ -188,8 +188,8 @@ class CpuBackend:
         self._dense.close()
 
 
-def _kv_type(settings: ExecutorSettings, *, precision: str) -> KvType:
-    """float16 keeps 11 bits of a number, int8 layers 8 of their inputs; what is float32 is to be compared with float32."""
+def _kv_type(settings: ExecutorSettings, *, integers: bool) -> KvType:
+    """float16 keeps 11 bits of a number, integer layers 8 of their inputs; what is float32 is to be compared with float32."""
     if settings.kv_cache_dtype == "auto":
-        return np.float16 if precision == "int8" else np.float32
+        return np.float16 if integers else np.float32
     return np.float16 if settings.kv_cache_dtype == "float16" else np.float32

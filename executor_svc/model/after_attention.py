@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from executor_svc.model.config import ModelConfig
-from executor_svc.model.linear import GroupLinear, Linear
+from executor_svc.model.linear import IntegerLinear, Linear
 from executor_svc.model.weights import LayerWeights
 from kernels.cpu import after_attention as fused
 from kernels.cpu.gated_mul import gelu_mul, silu_mul
@@ -37,7 +37,7 @@ class AfterAttention(Protocol):
 def after_attention(layer: LayerWeights, following: Following, *, config: ModelConfig, space: "Space") -> AfterAttention:
     """The one call where every matrix is in groups of integers, else the composition of its parts: the same bits."""
     linears = (layer.out, layer.gate_up, layer.down, following.qkv)
-    groups = [linear for linear in linears if isinstance(linear, GroupLinear)]
+    groups = [linear for linear in linears if isinstance(linear, IntegerLinear)]
     in_groups = len(groups) == sum(linear is not None for linear in linears)
     if in_groups and layer.experts is None and all(one.bias is None for one in groups[:3]):
         return Fused(layer, following, groups=groups, config=config, space=space)
@@ -98,7 +98,7 @@ class Fused:
     """Everything in one kernel call."""
 
     def __init__(
-        self, layer: LayerWeights, following: Following, *, groups: list[GroupLinear], config: ModelConfig, space: Space
+        self, layer: LayerWeights, following: Following, *, groups: list[IntegerLinear], config: ModelConfig, space: Space
     ) -> None:
         out, gate_up, down, *qkv = groups
         self._space = space

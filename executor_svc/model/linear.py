@@ -9,9 +9,10 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from kernels.cpu.group_linear import group_linear, packed
+from kernels.cpu.integer_linear import integer_linear, packed
 from kernels.group_weights import GroupWeights
 from kernels.layout import F32
+from kernels.packed_weights import PackedWeights
 
 MAX_ROWS: Final = 256
 """Most rows of one library call; more rows are cut, so that the sizes in use stay few enough to be probed."""
@@ -47,17 +48,16 @@ def row_counts(limit: int = MAX_ROWS) -> list[int]:
     return sorted({round_up_rows(count) for count in range(1, limit + 1)})
 
 
-class GroupLinear:
-    """Integer products: the file's own 4 or 8 bits times inputs rounded to 8 bits in groups of 32. Any number of rows, none probed:
-    integer sums cannot depend on the batch."""
+class IntegerLinear:
+    """Integer products of inputs rounded to 8 bits. Any number of rows, none probed: integer sums cannot depend on the batch."""
 
-    def __init__(self, weights: GroupWeights, bias: F32 | None) -> None:
-        self.weights = packed(weights)
+    def __init__(self, weights: PackedWeights, bias: F32 | None) -> None:
+        self.weights = weights
         self.bias = bias
 
     def __call__(self, x: F32) -> F32:
         y = np.empty((len(x), self.weights.num_out), np.float32)
-        group_linear(x, weights=self.weights, out_MN=y)
+        integer_linear(x, weights=self.weights, out_MN=y)
         if self.bias is not None:
             y += self.bias
         return y

@@ -3,17 +3,22 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from executor_svc.model.config import ModelConfig, expected_tensors
 from executor_svc.model.errors import UnsupportedModel
-from executor_svc.model.linear import GroupLinear, Linear, MakeGroupLinear, MakeLinear, round_up_rows
+from executor_svc.model.linear import IntegerLinear, Linear, MakeGroupLinear, MakeLinear, round_up_rows
 from executor_svc.model.source import TensorSource
 from kernels.cpu.group_tile import FORM
-from kernels.group_weights import GROUP, rounded
+from kernels.cpu.integer_linear import packed, rotated
+from kernels.group_weights import GROUP, GroupWeights, rounded
 from kernels.layout import F32
 
 log = logging.getLogger(__name__)
+
+INTEGERS: Final = ("int8", "int8-groups")
+"""Precisions whose layers multiply integers: rotated rows with one scale each, and groups of 32 as files hold them."""
+KNOWN: Final = ("auto", *INTEGERS, "f32", "bf16")
 
 
 class Probe(Protocol):
@@ -40,27 +45,36 @@ class Precision:
     probes: tuple[Probe, ...] = ()
 
     @property
+    def integers(self) -> bool:
+        """Whether layers multiply integers, of any number of rows and without torch."""
+        return self.name in INTEGERS
+
+    @property
     def batch_invariant(self) -> bool:
         """Whether every layer made so far gives a row the same bits in any batch; bf16 claims nothing."""
-        return self.name == "int8" or (bool(self.probes) and all(probe.batch_invariant for probe in self.probes))
+        return self.integers or (bool(self.probes) and all(probe.batch_invariant for probe in self.probes))
 
 
 def choose_precision(
     asked: str, *, config: ModelConfig, source: TensorSource, batch_invariant: bool = False, num_threads: int = 0
 ) -> Precision:
-    """int8, f32, bf16, or auto; logs what and why. int8 needs no torch; the others multiply in it, on `num_threads` (0 = its own).
+    """One of `KNOWN`; logs what and why. Integers need no torch; floats multiply in it, on `num_threads` (0 = its own).
 
-    auto is int8 where the file holds every matrix in groups of integers, so that no weight is rounded; else bf16 where the
-    processor multiplies it and is measured to be faster; else f32. With `batch_invariant` it is never bf16, which is then refused.
+    auto is integers where the file holds every matrix in groups of them: rotated (int8) where the processor multiplies bytes by itself
+    (VNNI), so that scales would cost more than products, else in those groups (int8-groups), so that no weight is rounded. Of a file
+    of floats it is bf16 where the processor multiplies it and is measured to be faster, else f32. With `batch_invariant` it is never
+    bf16, which is then refused. A name means the same bits on every processor.
     """
-    if asked not in ("auto", "int8", "f32", "bf16"):
-        raise UnsupportedModel(f"precision {asked!r} is not supported; known: auto, int8, f32, bf16")
+    if asked not in KNOWN:
+        raise UnsupportedModel(f"precision {asked!r} is not supported; known: {', '.join(KNOWN)}")
     if asked == "bf16" and batch_invariant:
-        raise UnsupportedModel("precision bf16 and batch_invariant exclude each other: int8 and f32 are batch-invariant")
+        raise UnsupportedModel("precision bf16 and batch_invariant exclude each other: int8, int8-groups and f32 are batch-invariant")
     matrices = [name for name, shape in expected_tensors(config).items() if len(shape) == 2]
-    if asked == "int8" or (asked == "auto" and all(source.has_groups(matrix) for matrix in matrices)):
-        reason = "asked for" if asked == "int8" else "the file holds every matrix in groups of small integers"
-        return _said(_int8(config), reason)
+    if asked in INTEGERS:
+        return _said(_in_integers(asked, config), "asked for")
+    if asked == "auto" and all(source.has_groups(matrix) for matrix in matrices):
+        name = "int8" if FORM.raised else "int8-groups"
+        return _said(_in_integers(name, config), f"the file holds every matrix in groups of small integers, and bytes are multiplied by {FORM.name}")
     from executor_svc.model import floats
 
     floats.set_num_threads(num_threads)
@@ -79,14 +93,25 @@ def _said(precision: Precision, reason: str) -> Precision:
     return precision
 
 
-def _int8(config: ModelConfig) -> Precision:
-    log.info("products of bytes: %s", FORM.name)
-    for name, shape in expected_tensors(config).items():
+def _in_integers(name: str, config: ModelConfig) -> Precision:
+    for tensor, shape in expected_tensors(config).items():
         if len(shape) == 2 and shape[1] % GROUP:
-            raise UnsupportedModel(f"precision int8 needs rows that are groups of {GROUP}; tensor {name!r} has shape {shape}")
-    return Precision("int8", _make_rounded, _make_rounded, GroupLinear, pad_rows=lambda count: count)
+            raise UnsupportedModel(f"precision {name} needs rows that are groups of {GROUP}; tensor {tensor!r} has shape {shape}")
+    make, of_groups = (_rotated, _rotated_groups) if name == "int8" else (_rounded, _groups)
+    return Precision(name, make, make, of_groups, pad_rows=lambda count: count)
 
 
-def _make_rounded(weight: F32, bias: F32 | None) -> Linear:
-    """An int8 layer of float32 weights: rounded once, here."""
-    return GroupLinear(rounded(weight), bias)
+def _rotated(weight: F32, bias: F32 | None) -> Linear:
+    return IntegerLinear(packed(rotated(weight)), bias)
+
+
+def _rotated_groups(weights: GroupWeights, bias: F32 | None) -> Linear:
+    return _rotated(weights.dequantised(), bias)
+
+
+def _rounded(weight: F32, bias: F32 | None) -> Linear:
+    return IntegerLinear(packed(rounded(weight)), bias)
+
+
+def _groups(weights: GroupWeights, bias: F32 | None) -> Linear:
+    return IntegerLinear(packed(weights), bias)

@@ -1,6 +1,6 @@
 """From the output of one layer's attention to the input of the next one's, in integers and in one call.
 
-Output projection, residual, norm, feed-forward part, residual, norm, and the next layer's q, k, v. Bit for bit what `group_linear`,
+Output projection, residual, norm, feed-forward part, residual, norm, and the next layer's q, k, v. Bit for bit what `integer_linear`,
 `add_rms_norm` and `silu_mul` give one after the other; here the threads wake up once, and small parts wait for no Python.
 """
 
@@ -11,14 +11,12 @@ import numpy as np
 
 from kernels.cpu.crew import helpers, together
 from kernels.cpu.gated_mul import gated_row
-from kernels.cpu.group_linear import Rows, multiply, new_rows, round_rows
-from kernels.cpu.group_tile import PANEL
+from kernels.cpu.integer_linear import Rows, check_packed, multiply, new_rows, round_rows, round_some
 from kernels.cpu.jit import jit
-from kernels.cpu.quantise_rows import quantise_rows
 from kernels.cpu.rms_norm import add_norm_row, norm_row
 from kernels.cpu.team import done_then_take, new_team, take, wait
-from kernels.group_weights import I8, U8, U16, PackedGroups
 from kernels.layout import F32, I64, check_array
+from kernels.packed_weights import I8, ROTATED, U8, U16, PackedWeights
 
 SERIAL_PRODUCTS = 1 << 20
 """Products under which waking other threads costs more than it brings."""
@@ -31,7 +29,7 @@ _NUM_PHASES: Final = 8
 Matrices = tuple[U8, U16, U8, U16, U8, U16, U8, U16]
 """Codes and scales of the output projection; gate and up side by side; down; the next q, k, v, or no elements. (Flat: a parallel
 loop of numba takes no tuple of tuples.)"""
-Bits = tuple[int, int, int, int]
+Kinds = tuple[int, int, int, int]
 Norms = tuple[F32, F32, F32, F32]
 """Of what attention gave, before the feed-forward part, of what that gave, and the next layer's; no elements = no norm."""
 Memory = tuple[F32, F32, F32, I8, F32, I8, F32, I8, F32]
@@ -50,14 +48,14 @@ class AfterAttention:
         gelu: GELU in its tanh form gates instead of SiLU.
     """
 
-    out: PackedGroups
-    gate_up: PackedGroups
-    down: PackedGroups
+    out: PackedWeights
+    gate_up: PackedWeights
+    down: PackedWeights
     post_norm: F32
     next_norm: F32
     attention_norm: F32 | None = None
     gated_norm: F32 | None = None
-    qkv: PackedGroups | None = None
+    qkv: PackedWeights | None = None
     qkv_bias: F32 | None = None
     eps: float
     gelu: bool = False
@@ -87,7 +85,7 @@ class Workspace:
 
 @jit
 def _add_and_norm(
-    team: I64, phase: int, part: F32, residual: F32, own_norm: F32, next_norm: F32, eps: np.float32, x: F32, rows: Rows
+    team: I64, phase: int, part: F32, residual: F32, own_norm: F32, next_norm: F32, eps: np.float32, x: F32, kind: int, rows: Rows
 ) -> None:
     """A phase: residual += own_norm(part); x = next_norm(residual), rounded into `rows`."""
     count = (x.shape[0] + ROWS_PER_ITEM - 1) // ROWS_PER_ITEM
@@ -98,13 +96,13 @@ def _add_and_norm(
             if own_norm.shape[0]:
                 norm_row(part, own_norm, eps, row, part)
             add_norm_row(part, residual, next_norm, eps, row, x)
-        quantise_rows(x, first, last, rows[0], rows[1])
+        round_some(x, first, last, kind, rows)
         item = done_then_take(team, phase)
     wait(team, phase, count)
 
 
 @jit
-def _gate(team: I64, phase: int, gate_up: F32, gelu: bool, gated: F32, rows: Rows) -> None:
+def _gate(team: I64, phase: int, gate_up: F32, gelu: bool, gated: F32, kind: int, rows: Rows) -> None:
     """A phase: gated = act(gate) * up, rounded into `rows`."""
     count = (gated.shape[0] + ROWS_PER_ITEM - 1) // ROWS_PER_ITEM
     item = take(team, phase)
@@ -112,7 +110,7 @@ def _gate(team: I64, phase: int, gate_up: F32, gelu: bool, gated: F32, rows: Row
         first, last = item * ROWS_PER_ITEM, min((item + 1) * ROWS_PER_ITEM, gated.shape[0])
         for row in range(first, last):
             gated_row(gate_up, gelu, row, gated)
-        quantise_rows(gated, first, last, rows[0], rows[1])
+        round_some(gated, first, last, kind, rows)
         item = done_then_take(team, phase)
     wait(team, phase, count)
 
@@ -123,7 +121,7 @@ def _run(
     attended: F32,
     residual: F32,
     weights: Matrices,
-    bits: Bits,
+    kinds: Kinds,
     norms: Norms,
     eps: np.float32,
     gelu: bool,
@@ -134,15 +132,15 @@ def _run(
     """One thread of a team."""
     part, gate_up, gated = memory[:3]
     attended_rows, rows, gated_rows = memory[3:5], memory[5:7], memory[7:9]
-    round_rows(team, 0, attended, attended_rows)
-    multiply(team, 1, attended_rows, weights[0:2], bits[0], part)
-    _add_and_norm(team, 2, part, residual, norms[0], norms[1], eps, x, rows)
-    multiply(team, 3, rows, weights[2:4], bits[1], gate_up)
-    _gate(team, 4, gate_up, gelu, gated, gated_rows)
-    multiply(team, 5, gated_rows, weights[4:6], bits[2], part)
-    _add_and_norm(team, 6, part, residual, norms[2], norms[3], eps, x, rows)
+    round_rows(team, 0, attended, kinds[0], attended_rows)
+    multiply(team, 1, attended_rows, weights[0:2], kinds[0], part)
+    _add_and_norm(team, 2, part, residual, norms[0], norms[1], eps, x, kinds[1], rows)
+    multiply(team, 3, rows, weights[2:4], kinds[1], gate_up)
+    _gate(team, 4, gate_up, gelu, gated, kinds[2], gated_rows)
+    multiply(team, 5, gated_rows, weights[4:6], kinds[2], part)
+    _add_and_norm(team, 6, part, residual, norms[2], norms[3], eps, x, kinds[1], rows)
     if weights[6].shape[0]:
-        multiply(team, 7, rows, weights[6:8], bits[3], qkv)
+        multiply(team, 7, rows, weights[6:8], kinds[3], qkv)
 
 
 @jit
@@ -167,8 +165,10 @@ def _check_layer(layer: AfterAttention) -> None:
         raise ValueError(f"gate_up or down do not fit {hidden} hidden and {gated} feed-forward elements")
     for name in ("out", "gate_up", "down", "qkv"):
         part = getattr(layer, name)
-        if part is not None and part.panel != PANEL:
-            raise ValueError(f"{name} is packed for panels of {part.panel} outputs, this processor's kernel has {PANEL}")
+        if part is not None:
+            check_packed(name, part)
+    if layer.qkv is not None and (layer.qkv.kind == ROTATED) != (layer.gate_up.kind == ROTATED):
+        raise ValueError("gate_up and qkv read rows that are rounded alike: both are rotated or none is")
     if layer.qkv is not None and layer.qkv.num_in != hidden:
         raise ValueError(f"qkv has {layer.qkv.num_in} inputs for {hidden} hidden elements")
     widths = {"post_norm": hidden, "next_norm": hidden, "attention_norm": hidden, "gated_norm": hidden}
@@ -199,7 +199,7 @@ def after_attention(attended_TA: F32, *, residual_TH: F32, layer: AfterAttention
         attended_TA,
         residual_TH,
         (out.codes, out.scales, gate_up.codes, gate_up.scales, down.codes, down.scales, *following),
-        (out.bits, gate_up.bits, down.bits, 0 if qkv is None else qkv.bits),
+        (out.kind, gate_up.kind, down.kind, 0 if qkv is None else qkv.kind),
         (own, layer.post_norm, gated, layer.next_norm),
         np.float32(layer.eps),
         layer.gelu,

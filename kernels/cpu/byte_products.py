@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from kernels.cpu.integer_lanes import I1, I16, OF_8, OF_16, Vectors, every, neighbours
 from kernels.cpu.jit import cache_apart, intrinsic, jit, processor_has
 from kernels.cpu.lanes import call, pointer
-from kernels.group_weights import I8, LARGEST, U8
+from kernels.group_weights import LARGEST
+from kernels.packed_weights import I8, U8
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +36,14 @@ class Form(Protocol):
     Attributes:
         name: for people.
         vectors: the types that it works on.
+        raised: what `add_bytes` wants added to weights of -127..127 before; their sum is then too great by that times the sum of
+            the signed bytes.
     """
 
     name: str
     vectors: Vectors
     small: ir.VectorType
+    raised: int
 
     def add_small(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
         """total + codes of 0..15 times -127..127; at most a group of them fits."""
@@ -53,6 +57,10 @@ class Form(Protocol):
         """Ints: total + -127..127 times -127..127."""
         ...
 
+    def add_bytes(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
+        """Ints: total + weights, `raised`, times -127..127."""
+        ...
+
 
 class Portable:
     """Plain LLVM IR, for any processor."""
@@ -60,6 +68,7 @@ class Portable:
     name = "portable"
     vectors = OF_8
     small = OF_8.ints
+    raised = 0
 
     def add_small(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
         """See `Form`."""
@@ -73,6 +82,10 @@ class Portable:
         """See `Form`."""
         return self._add(builder, total, builder.sext(codes, WIDE), builder.sext(signed, WIDE))
 
+    def add_bytes(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
+        """See `Form`."""
+        return self.add_signed(builder, total, codes, signed)
+
     def _add(self, builder: Any, total: Any, a: Any, b: Any) -> Any:
         pairs = neighbours(builder, builder.mul(a, b))
         return builder.add(total, neighbours(builder, builder.sext(pairs, ir.VectorType(self.small.element, 16))))
@@ -84,6 +97,7 @@ class Avx2:
     name = "avx2"
     vectors = OF_8
     small = OF_8.shorts
+    raised = 0
 
     def add_small(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
         """See `Form`."""
@@ -98,6 +112,10 @@ class Avx2:
         pairs = call(builder, "llvm.x86.avx2.pmadd.ub.sw", self.small, *without_sign(builder, codes, signed))
         return builder.add(total, self.small_sum(builder, pairs))
 
+    def add_bytes(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
+        """See `Form`."""
+        return self.add_signed(builder, total, codes, signed)
+
 
 class Vnni:
     """`vpdpbusd`, one instruction for 32 products: AVX512-VNNI with VL, or AVX-VNNI. LLVM takes the one that the processor has."""
@@ -105,6 +123,7 @@ class Vnni:
     name = "vnni"
     vectors = OF_8
     small = OF_8.ints
+    raised = 128
     product = "llvm.x86.avx512.vpdpbusd.256"
 
     def add_small(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
@@ -119,6 +138,10 @@ class Vnni:
     def add_signed(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
         """See `Form`."""
         return self.add_small(builder, total, *without_sign(builder, codes, signed))
+
+    def add_bytes(self, builder: Any, total: Any, codes: Any, signed: Any) -> Any:
+        """See `Form`. The first operand has no sign: weights are raised once, at load, so that none must be taken off here."""
+        return self.add_small(builder, total, codes, signed)
 
 
 class Vnni512(Vnni):

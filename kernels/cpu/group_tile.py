@@ -13,7 +13,8 @@ from kernels.cpu import byte_products
 from kernels.cpu import integer_lanes as ints
 from kernels.cpu.jit import intrinsic
 from kernels.cpu.lanes import F32, I8, I32, pointer, prefetch_line
-from kernels.group_weights import GROUP, LINE
+from kernels.group_weights import GROUP
+from kernels.packed_weights import LINE
 
 FORM = byte_products.chosen()
 VECTORS = FORM.vectors

@@ -8,8 +8,9 @@ from numba import types
 from kernels.cpu import integer_lanes as ints
 from kernels.cpu import lanes
 from kernels.cpu.jit import intrinsic, jit
-from kernels.group_weights import GROUP, I8, LARGEST
+from kernels.group_weights import GROUP, LARGEST
 from kernels.layout import F32
+from kernels.packed_weights import I8
 
 _WIDE = ir.VectorType(lanes.F32, GROUP)
 _WIDE_INTS = ir.VectorType(lanes.I32, GROUP)

@@ -38,7 +38,7 @@ def outputs(backend) -> list[list[int]]:
 
 def test_a_file_of_integers_is_served_in_integers(backend):
     assert (backend.info.precision, backend.info.batch_invariant) == ("int8", True)
-    assert "cpu.group_linear" in backend.info.kernels
+    assert "cpu.integer_linear" in backend.info.kernels
     assert f"cpu.byte_products.{chosen().name}" in backend.info.kernels
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from kernels.cpu import after_attention, attention_rows, gated_mul, group_linear, rms_norm, rope_kv_write
+from kernels.cpu import after_attention, attention_rows, gated_mul, integer_linear, rms_norm, rope_kv_write
 
 BOUNDS = [
     (attention_rows, "SERIAL_PRODUCTS"),
     (after_attention, "SERIAL_PRODUCTS"),
-    (group_linear, "SERIAL_PRODUCTS"),
+    (integer_linear, "SERIAL_PRODUCTS"),
     (rms_norm, "SERIAL_ELEMENTS"),
     (rope_kv_write, "SERIAL_ELEMENTS"),
     (gated_mul, "SERIAL_ELEMENTS"),

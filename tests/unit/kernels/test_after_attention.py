@@ -8,9 +8,9 @@ import pytest
 from kernels.cpu.after_attention import AfterAttention, Workspace, after_attention
 from kernels.cpu.crew import num_threads, set_num_threads
 from kernels.cpu.gated_mul import gelu_mul, silu_mul
-from kernels.cpu.group_linear import group_linear, packed
+from kernels.cpu.integer_linear import integer_linear, packed
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
-from kernels.group_weights import GROUP, GroupWeights, PackedGroups
+from kernels.group_weights import GROUP, GroupWeights, PackedWeights
 from kernels.reference.after_attention import after_attention as reference
 
 ATTENDED, HIDDEN, GATED, QKV = 96, 64, 160, 176
@@ -82,9 +82,9 @@ def run(layer: AfterAttention, attended: np.ndarray, residual: np.ndarray) -> tu
     return residual, result.copy()
 
 
-def linear(x: np.ndarray, weights: PackedGroups) -> np.ndarray:
+def linear(x: np.ndarray, weights: PackedWeights) -> np.ndarray:
     out = np.empty((len(x), weights.num_out), np.float32)
-    group_linear(x, weights=weights, out_MN=out)
+    integer_linear(x, weights=weights, out_MN=out)
     return out
 
 

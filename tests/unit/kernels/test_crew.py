@@ -12,7 +12,7 @@ import pytest
 from kernels.cpu import crew
 from kernels.cpu.atomics import fetch_add
 from kernels.cpu.crew import Crew, helpers, set_num_threads, together
-from kernels.cpu.group_linear import group_linear, packed
+from kernels.cpu.integer_linear import integer_linear, packed
 from kernels.cpu.jit import jit
 from kernels.cpu.team import new_team, take
 from kernels.group_weights import rounded
@@ -122,7 +122,7 @@ def test_callers_at_the_same_time_do_not_mix_their_work():
 
 def product(x, weights):
     out = np.full((len(x), weights.num_out), np.nan, np.float32)
-    group_linear(x, weights=weights, out_MN=out)
+    integer_linear(x, weights=weights, out_MN=out)
     return out
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.cpu.crew import num_threads, set_num_threads
-from kernels.cpu.group_linear import group_linear, packed
+from kernels.cpu.integer_linear import integer_linear, packed
 from kernels.cpu.group_tile import PANEL
 from kernels.cpu.quantise_rows import quantise_rows
 from kernels.group_weights import GROUP, LINE, GroupWeights, pack, rounded, side_by_side
@@ -33,7 +33,7 @@ def rows_of(num_rows: int, num_in: int, *, seed: int = 4) -> np.ndarray:
 
 def run(x: np.ndarray, weights: GroupWeights) -> np.ndarray:
     out = np.full((len(x), len(weights.codes)), np.nan, np.float32)
-    group_linear(x, weights=packed(weights), out_MN=out)
+    integer_linear(x, weights=packed(weights), out_MN=out)
     return out
 
 
@@ -144,7 +144,7 @@ def test_what_no_kernel_takes_is_refused():
 def test_weights_packed_for_another_processor_are_refused():
     other = pack(weights_of(4, 8, 64), panel=24 - PANEL)
     with pytest.raises(ValueError, match="packed for panels"):
-        group_linear(rows_of(3, 64), weights=other, out_MN=np.empty((3, 8), np.float32))
+        integer_linear(rows_of(3, 64), weights=other, out_MN=np.empty((3, 8), np.float32))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
