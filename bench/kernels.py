@@ -22,8 +22,9 @@ from kernels.cpu.integer_linear import integer_linear, packed
 from kernels.cpu.paged_attention import paged_attention
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
 from kernels.cpu.sample import sample
-from kernels.group_weights import GROUP, GroupWeights, PackedWeights
+from kernels.group_weights import GROUP, GroupWeights
 from kernels.layout import BLOCK_SIZE, F32, cache_shapes
+from kernels.packed_weights import PackedWeights
 
 HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64
 """SmolLM2-135M."""

@@ -18,7 +18,7 @@ class PerplexitySettings(ServiceSettings):
     """
 
     precision: tuple[Literal["auto", "int8", "int8-groups", "f32", "bf16"], ...] = Field(
-        default=("int8", "f32"),
+        default=("int8", "int8-groups", "f32"),
         min_length=1,
         description="Arithmetic of linear layers; repeat it. Ratios are to f32, if it is there.",
     )

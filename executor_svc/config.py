@@ -39,13 +39,13 @@ class ExecutorSettings(ServiceSettings):
     served_model_name: str = Field(default="", description="Name that clients use; none = the model's own.")
     precision: Literal["auto", "int8", "int8-groups", "f32", "bf16"] = Field(
         default="auto",
-        description="Arithmetic of linear layers. int8 = rotated, a scale for each row and output; int8-groups = as the file holds its "
-        "integers. auto = of a file of integers the one that suits the processor, else bf16 or f32, the faster.",
+        description="Arithmetic of linear layers. int8 = rotated rows with a scale each; int8-groups = groups of 32, as in files. "
+        "auto = of a file of integers the one that suits the processor, else bf16 or f32, the faster.",
     )
     batch_invariant: bool = Field(
         default=False,
-        description="Results of a row must not depend on its batch mates, bit for bit. int8 and f32 are so anyway; auto is never "
-        "bf16 then, and what cannot be so ends the start.",
+        description="Results of a row must not depend on its batch mates, bit for bit. Integers and f32 are so anyway; auto is "
+        "never bf16 then, and what cannot be so ends the start.",
     )
     max_model_len: int = Field(
         default=0, ge=0, le=2**20, description="Most tokens (prompt and output) of one sequence; 0 = the model's own."

@@ -110,4 +110,3 @@ def pack(weights: GroupWeights, *, panel: int) -> PackedWeights:
         kind=weights.bits,
         panel=panel,
     )
-

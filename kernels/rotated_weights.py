@@ -34,8 +34,8 @@ def _bent() -> F32:
 
 
 SIGNS: Final = _bent()
-"""f32 [64] of +-1, x0 x1 + x2 x3 + x4 x5 by the bits of the place: a bent function (Rothaus, 1976). No Walsh function is near it, so
-what most inputs have in common (a block of equal values, say) is spread evenly instead of being gathered in one place."""
+"""f32 [64] of +-1, x0 x1 + x2 x3 + x4 x5 by the bits of the place: a bent function (Rothaus, 1976). No Walsh function is near it,
+so what most inputs have in common (a block of equal values, say) is spread evenly instead of being gathered in one place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,14 @@ class RotatedWeights:
         """Raises ValueError for shapes or codes that the kernels cannot take."""
         num_out, num_in = self.codes.shape
         if num_in % GROUP or num_in > MOST_INPUTS or self.scale.shape != (num_out,):
-            raise ValueError(f"codes {self.codes.shape} with scales {self.scale.shape}: inputs are a multiple of {GROUP}, at most {MOST_INPUTS}")
+            limits = f"inputs are a multiple of {GROUP}, at most {MOST_INPUTS}"
+            raise ValueError(f"codes {self.codes.shape} with scales {self.scale.shape} do not fit: {limits}")
         if int(self.codes.min(initial=0)) < -LARGEST:
             raise ValueError(f"codes reach {int(self.codes.min())}, the least is {-LARGEST}")
 
 
 def pack_rotated(weights: RotatedWeights, *, panel: int, raised: int) -> PackedWeights:
-    """Reorders a matrix once, at load. `panel`: outputs that the kernel computes side by side; `raised`: what it wants added to codes."""
+    """Reorders a matrix once, at load. `panel`: outputs that the kernel computes side by side; `raised`: what it adds to codes."""
     num_out, num_in = weights.codes.shape
     whole = whole_panels(weights.codes, panel)
     codes = (whole.view(np.uint8) + np.uint8(raised)).view(np.uint32)  # modulo 256, as bytes are

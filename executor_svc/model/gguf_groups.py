@@ -5,7 +5,8 @@ from typing import Final
 import gguf
 import numpy as np
 
-from kernels.group_weights import F16, GROUP, LARGEST, U8, GroupWeights
+from kernels.group_weights import F16, GROUP, LARGEST, GroupWeights
+from kernels.packed_weights import U8
 
 _Kind = gguf.GGMLQuantizationType
 GROUP_KINDS: Final = frozenset({_Kind.Q4_0, _Kind.Q4_1, _Kind.Q8_0})

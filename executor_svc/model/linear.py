@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from kernels.cpu.integer_linear import integer_linear, packed
+from kernels.cpu.integer_linear import integer_linear
 from kernels.group_weights import GroupWeights
 from kernels.layout import F32
 from kernels.packed_weights import PackedWeights

@@ -60,21 +60,24 @@ def choose_precision(
 ) -> Precision:
     """One of `KNOWN`; logs what and why. Integers need no torch; floats multiply in it, on `num_threads` (0 = its own).
 
-    auto is integers where the file holds every matrix in groups of them: rotated (int8) where the processor multiplies bytes by itself
-    (VNNI), so that scales would cost more than products, else in those groups (int8-groups), so that no weight is rounded. Of a file
-    of floats it is bf16 where the processor multiplies it and is measured to be faster, else f32. With `batch_invariant` it is never
-    bf16, which is then refused. A name means the same bits on every processor.
+    auto is integers where the file holds every matrix in groups of them: rotated (int8) where the processor multiplies bytes by
+    itself (VNNI), so that a scale for each group costs as much as its products, else in those groups (int8-groups), which rounds no
+    weight. Of a file of floats it is bf16 where the processor multiplies it and is measured to be faster, else f32. With
+    `batch_invariant` it is never bf16, which is then refused. A name means the same bits on every processor.
     """
     if asked not in KNOWN:
         raise UnsupportedModel(f"precision {asked!r} is not supported; known: {', '.join(KNOWN)}")
     if asked == "bf16" and batch_invariant:
-        raise UnsupportedModel("precision bf16 and batch_invariant exclude each other: int8, int8-groups and f32 are batch-invariant")
+        raise UnsupportedModel(
+            "precision bf16 and batch_invariant exclude each other: int8, int8-groups and f32 are batch-invariant"
+        )
     matrices = [name for name, shape in expected_tensors(config).items() if len(shape) == 2]
     if asked in INTEGERS:
         return _said(_in_integers(asked, config), "asked for")
     if asked == "auto" and all(source.has_groups(matrix) for matrix in matrices):
         name = "int8" if FORM.raised else "int8-groups"
-        return _said(_in_integers(name, config), f"the file holds every matrix in groups of small integers, and bytes are multiplied by {FORM.name}")
+        reason = f"the file holds every matrix in groups of small integers, and {FORM.name} multiplies bytes here"
+        return _said(_in_integers(name, config), reason)
     from executor_svc.model import floats
 
     floats.set_num_threads(num_threads)

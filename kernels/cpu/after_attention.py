@@ -1,7 +1,8 @@
 """From the output of one layer's attention to the input of the next one's, in integers and in one call.
 
-Output projection, residual, norm, feed-forward part, residual, norm, and the next layer's q, k, v. Bit for bit what `integer_linear`,
-`add_rms_norm` and `silu_mul` give one after the other; here the threads wake up once, and small parts wait for no Python.
+Output projection, residual, norm, feed-forward part, residual, norm, and the next layer's q, k, v. Bit for bit what
+`integer_linear`, `add_rms_norm` and `silu_mul` give one after the other; here the threads wake up once, and small parts wait for no
+Python.
 """
 
 from dataclasses import dataclass

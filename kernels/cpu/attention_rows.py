@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from kernels.cpu.attention_tile import attend, scratch
+from kernels.cpu.attention_step import scratch
+from kernels.cpu.attention_tile import attend
 from kernels.cpu.crew import helpers, together
 from kernels.cpu.jit import jit
 from kernels.cpu.team import new_team, take

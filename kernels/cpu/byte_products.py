@@ -206,9 +206,10 @@ _RUNS: Final = {Vnni.name: _vnni, Vnni512.name: _vnni_512}
 def is_exact(form: Form, run: Callable[..., None] | None = None) -> bool:
     """Runs `products_of` a form on one vector, extremes among its codes, and compares every lane with plain integers."""
     outputs, rng = form.vectors.outputs, np.random.default_rng(1)
-    codes = rng.integers(0, 16, 4 * outputs).astype(np.uint8)
+    most = 255 if form.raised else 15  # forms with weights raised take any byte
+    codes = rng.integers(0, most + 1, 4 * outputs).astype(np.uint8)
     weights, signed = rng.integers(-LARGEST, LARGEST + 1, (2, 4 * outputs)).astype(np.int8)
-    codes[:8], weights[:8] = 15, [LARGEST] * 4 + [-LARGEST] * 4
+    codes[:8], weights[:8] = most, [LARGEST] * 4 + [-LARGEST] * 4
     signed[:12] = [LARGEST] * 6 + [-LARGEST] * 6
     sums = np.zeros((2, outputs), np.int32)
     (run or _RUNS[form.name])(codes, weights, signed, sums[0], sums[1])

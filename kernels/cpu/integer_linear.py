@@ -1,4 +1,4 @@
-"""A linear layer in integers: float32 rows become int8 codes, weights are the file's own 4 or 8 bits in groups, or 8 bits of a rotated row.
+"""A linear layer in integers: rows become int8 codes; weights are the file's own 4 or 8 bits in groups, or 8 bits of rotated rows.
 
 A result depends on its row and on the weights alone: integer sums are exact and float32 ones have one order. So a row has the same
 bits in a batch of any size, at any place in it, on any number of threads.
@@ -80,8 +80,8 @@ _rows_of_8_bits = _rows_of(tile_of_8_bits, most=group_tile.MOST_ROWS[8])
 
 @inlined
 def _rows_of_rotated(weights: Matrix, rows: Rows, panel: int, first: int, last: int, out: F32, place: int, stride: int) -> None:
-    """The same for rotated weights. Meanwhile memory is asked for the panel after next, which is this thread's next one where two take
-    turns: a part of it by each tile where there are many, for a tile alone would wait for all of it."""
+    """The same for rotated weights. Meanwhile memory is asked for the panel after next, which is this thread's next one where two
+    take turns: a part of it by each tile where there are many, for a tile alone would wait for all of it."""
     codes, scales = weights
     x, x_scales = rows
     groups = x.shape[1] // GROUP
@@ -196,7 +196,7 @@ def _rotate_all(board: I64, most: int, *args: Any) -> None:
 
 
 def rotated(weight_NK: F32) -> RotatedWeights:
-    """A float32 matrix, K a multiple of 32, turned and rounded as its inputs will be. Raises ValueError where a weight is not finite."""
+    """A float32 matrix, K a multiple of 32, turned and rounded as its inputs will be. Raises ValueError for weights not finite."""
     check_array("weight_NK", weight_NK, dtype=np.float32, ndim=2)
     num_in = weight_NK.shape[1]
     if num_in % GROUP:

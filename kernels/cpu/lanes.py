@@ -45,7 +45,7 @@ Lanes = Any
 """Annotation of a value of that type; Python never sees one."""
 
 
-def _is_half(array: Any) -> bool:
+def is_half(array: Any) -> bool:
     """Whether an array type holds the bits of float16."""
     return bool(array.dtype == types.uint16)
 
@@ -105,43 +105,22 @@ def _binary(name: str) -> Any:
     return LANES(LANES, LANES), codegen
 
 
+def numbers(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
+    """The sixteen numbers from array.flat[offset] on, as float32."""
+    if is_half(array_type):
+        halves = builder.load(pointer(context, builder, array_type, array, offset, to=HALVES), align=2)
+        return builder.fpext(halves, VECTOR)
+    return builder.load(pointer(context, builder, array_type, array, offset), align=4)
+
+
 @intrinsic
 def load(typingctx: Any, array: Any, offset: Any) -> Any:
     """array.flat[offset : offset + 16], of numbers."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if _is_half(signature.args[0]):
-            halves = builder.load(pointer(context, builder, signature.args[0], *args, to=HALVES), align=2)
-            return builder.fpext(halves, VECTOR)
-        return builder.load(pointer(context, builder, signature.args[0], *args), align=4)
+        return numbers(context, builder, signature.args[0], *args)
 
     return LANES(array, types.intp), codegen
-
-
-@intrinsic
-def number(typingctx: Any, array: Any, offset: Any) -> Any:
-    """array.flat[offset] as float32, of numbers."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if _is_half(signature.args[0]):
-            return builder.fpext(builder.load(pointer(context, builder, signature.args[0], *args, to=F16), align=2), F32)
-        return builder.load(pointer(context, builder, signature.args[0], *args, to=F32), align=4)
-
-    return types.float32(array, types.intp), codegen
-
-
-@intrinsic
-def put(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
-    """array.flat[offset] = value (float32), of numbers: the nearest one, infinity beyond the greatest."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array, offset, value = args
-        half = _is_half(signature.args[0])
-        address = pointer(context, builder, signature.args[0], array, offset, to=F16 if half else F32)
-        builder.store(builder.fptrunc(value, F16) if half else value, address, align=2 if half else 4)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, types.float32), codegen
 
 
 @intrinsic
@@ -222,6 +201,16 @@ def fused(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
         return fma(builder, *args)
 
     return LANES(LANES, LANES, LANES), codegen
+
+
+@intrinsic
+def maximum(typingctx: Any, a: Any, b: Any) -> Any:
+    """The greater one of each lane; where one is NaN, the other."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return call(builder, "llvm.maxnum.v16f32", VECTOR, *args)
+
+    return LANES(LANES, LANES), codegen
 
 
 @intrinsic

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 from kernels.cpu.crew import helpers, together
-from kernels.cpu.jit import jit
-from kernels.cpu.lanes import put
+from kernels.cpu.jit import inlined, jit
+from kernels.cpu.lanes import WIDTH, add, broadcast, load, mul, store, sub
+from kernels.cpu.numbers import put, put_all, spread
 from kernels.cpu.rms_norm import inverse_rms
 from kernels.cpu.team import new_team, take_rows
 from kernels.layout import BLOCK_SIZE, F32, I32, I64, KvArray, Numbers, bits_of, check_array, check_cache
@@ -20,11 +21,41 @@ FEW_TOKENS = 128
 LESS_AT_ONCE = 4
 
 
-@jit
+@inlined
 def _rotated_head(
+    source: F32, at: int, head_dim: int, weight: F32, eps: np.float32, cos: F32, sin: F32, position: int, out: F32, to: int
+) -> None:
+    """out.flat[to : to + head_dim] = rotate(norm(source.flat[at : at + head_dim])); elements behind the table's width are not
+    rotated. By sixteens where halves and heads consist of them: the same bits."""
+    half = cos.shape[1]
+    if half % WIDTH or head_dim % WIDTH:
+        _rotated_one_by_one(source, at, head_dim, weight, eps, cos, sin, position, out.reshape(-1)[to : to + head_dim])
+        return
+    if weight.shape[0]:
+        factor = broadcast(inverse_rms(source, at, head_dim, eps))
+        for d in range(0, head_dim, WIDTH):
+            store(out, to + d, mul(mul(load(source, at + d), factor), load(weight, d)))
+        _rotated_by_sixteens(out, to, head_dim, cos, sin, position, out, to)
+    else:
+        _rotated_by_sixteens(source, at, head_dim, cos, sin, position, out, to)
+
+
+@inlined
+def _rotated_by_sixteens(source: F32, at: int, head_dim: int, cos: F32, sin: F32, position: int, out: F32, to: int) -> None:
+    half = cos.shape[1]
+    table = position * half
+    for i in range(0, half, WIDTH):
+        low, high, c, s = load(source, at + i), load(source, at + half + i), load(cos, table + i), load(sin, table + i)
+        store(out, to + i, sub(mul(low, c), mul(high, s)))
+        store(out, to + half + i, add(mul(high, c), mul(low, s)))
+    for d in range(2 * half, head_dim, WIDTH):
+        store(out, to + d, load(source, at + d))
+
+
+@jit
+def _rotated_one_by_one(
     source: F32, at: int, head_dim: int, weight: F32, eps: np.float32, cos: F32, sin: F32, position: int, out: F32
 ) -> None:
-    """out[:head_dim] = rotate(norm(source.flat[at : at + head_dim])); elements behind the table's width are not rotated."""
     flat = source.reshape(-1)
     if weight.shape[0]:
         factor = inverse_rms(source, at, head_dim, eps)
@@ -40,6 +71,17 @@ def _rotated_head(
         out[half + i] = high * cos[position, i] + low * sin[position, i]
 
 
+@inlined
+def _numbers(source: F32, at: int, count: int, out: Numbers, to: int) -> None:
+    """out.flat[to : to + count] = source.flat[at : at + count], in the type of the cache."""
+    flat = source.reshape(-1)
+    whole = count // WIDTH * WIDTH
+    for d in range(0, whole, WIDTH):
+        put_all(out, to + d, load(source, at + d))
+    for d in range(whole, count):
+        put(out, to + d, flat[at + d])
+
+
 @jit
 def _token(
     t: int,
@@ -53,29 +95,29 @@ def _token(
     eps: np.float32,
     k_cache: Numbers,
     v_cache: Numbers,
+    key: F32,
+    stored: Numbers,
     q: F32,
 ) -> None:
+    """`key`, `stored`: memory for one head, as it is computed and as it is kept."""
     num_heads, head_dim = q.shape[1], q.shape[2]
     num_kv_heads = k_cache.shape[1]
-    position, slot = positions[t], slots[t]
+    position, slot = int(positions[t]), int(slots[t])
     if position < 0 or position >= cos.shape[0] or slot >= k_cache.shape[0] * BLOCK_SIZE:
         q[t] = np.float32(np.nan)
         return
-    at = t * qkv.shape[1]
+    at, to = t * qkv.shape[1], t * num_heads * head_dim
     for head in range(num_heads):
-        _rotated_head(qkv, at + head * head_dim, head_dim, q_weight, eps, cos, sin, position, q[t, head])
+        _rotated_head(qkv, at + head * head_dim, head_dim, q_weight, eps, cos, sin, position, q, to + head * head_dim)
     if slot < 0:
         return
-    block, place = np.int64(slot) // BLOCK_SIZE, np.int64(slot) % BLOCK_SIZE
-    key = np.empty(head_dim, np.float32)
-    flat = qkv.reshape(-1)
+    block, place = slot // BLOCK_SIZE, slot % BLOCK_SIZE
     for head in range(num_kv_heads):
-        _rotated_head(qkv, at + (num_heads + head) * head_dim, head_dim, k_weight, eps, cos, sin, position, key)
-        value = at + (num_heads + num_kv_heads + head) * head_dim
+        _rotated_head(qkv, at + (num_heads + head) * head_dim, head_dim, k_weight, eps, cos, sin, position, key, 0)
+        _numbers(key, 0, head_dim, stored, 0)
         start = (block * num_kv_heads + head) * head_dim * BLOCK_SIZE
-        for d in range(head_dim):
-            put(k_cache, start + d * BLOCK_SIZE + place, key[d])
-            put(v_cache, start + place * head_dim + d, flat[value + d])
+        spread(k_cache, start + place, BLOCK_SIZE, stored, 0, head_dim)
+        _numbers(qkv, at + (num_heads + num_kv_heads + head) * head_dim, head_dim, v_cache, start + place * head_dim)
 
 
 @jit
@@ -94,10 +136,12 @@ def _tokens(
     q: F32,
 ) -> None:
     at_once = TOKENS_AT_ONCE if qkv.shape[0] >= FEW_TOKENS else LESS_AT_ONCE
+    key = np.empty(q.shape[2], np.float32)
+    stored: Any = np.empty(q.shape[2], k_cache.dtype)
     first, last = take_rows(team, qkv.shape[0], at_once)
     while first < last:
         for t in range(first, last):
-            _token(t, qkv, cos, sin, positions, slots, q_weight, k_weight, eps, k_cache, v_cache, q)
+            _token(t, qkv, cos, sin, positions, slots, q_weight, k_weight, eps, k_cache, v_cache, key, stored, q)
         first, last = take_rows(team, qkv.shape[0], at_once)
 
 

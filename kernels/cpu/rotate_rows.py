@@ -1,4 +1,4 @@
-"""Rows of float32, turned and rounded to int8 codes with one scale a row: the input of rotated layers, and how their weights are made.
+"""Rows of float32, turned and rounded to int8 codes with one scale a row: inputs and weights of rotated layers alike.
 
 A row's codes depend on nothing but the row. See `rotated_weights` for what is turned, and why.
 """

@@ -103,8 +103,8 @@ def rotated_tile(
     place: Any, stride: Any, line: Any, lines: Any,
 ) -> Any:  # fmt: skip
     """As the tiles of `group_tile`: rows (a constant) at once; the four arrays; the panel, the first row, groups of K; where the
-    results go: an f32 array, the flat place of the first row's there, and the distance to the next row's. And what to ask memory for
-    meanwhile: from which cache line of the weights on, and how many for each group."""
+    results go: an f32 array, the flat place of the first row's there, and the distance to the next row's. And what to ask memory
+    for meanwhile: from which cache line of the weights on, and how many for each group."""
     whole = types.intp
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

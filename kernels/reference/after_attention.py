@@ -8,11 +8,16 @@ from kernels.layout import F32
 from kernels.reference.gated_mul import gelu_mul, silu_mul
 from kernels.reference.group_linear import group_linear
 from kernels.reference.rms_norm import rms_norm
+from kernels.reference.rotated_linear import rotated_linear
+from kernels.rotated_weights import RotatedWeights
 
 F64 = NDArray[np.float64]
+Weights = GroupWeights | RotatedWeights
 
 
-def _linear(x: F64, weights: GroupWeights) -> F64:
+def _linear(x: F64, weights: Weights) -> F64:
+    if isinstance(weights, RotatedWeights):
+        return rotated_linear(x.astype(np.float32), weights=weights)
     return group_linear(x.astype(np.float32), weights=weights)
 
 
@@ -20,15 +25,15 @@ def after_attention(
     attended_TA: F32,
     *,
     residual_TH: F32,
-    out: GroupWeights,
-    gate_up: GroupWeights,
-    down: GroupWeights,
+    out: Weights,
+    gate_up: Weights,
+    down: Weights,
     post_norm: F32,
     next_norm: F32,
     eps: float,
     attention_norm: F32 | None = None,
     gated_norm: F32 | None = None,
-    qkv: GroupWeights | None = None,
+    qkv: Weights | None = None,
     qkv_bias: F32 | None = None,
     gelu: bool = False,
 ) -> tuple[F64, F64]:

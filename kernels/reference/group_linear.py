@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.group_weights import GROUP, I8, LARGEST, GroupWeights
+from kernels.group_weights import GROUP, LARGEST, GroupWeights
 from kernels.layout import F32
+from kernels.packed_weights import I8
 
 
 def quantise_rows(x_MK: F32) -> tuple[I8, F32]:

@@ -16,7 +16,7 @@ ROWS = [CASES[index % len(CASES)][: 24 + 5 * (index % 9)] for index in range(32)
 """Token ids of rows that differ in length, so that every step of a batch is ragged."""
 
 
-@pytest.fixture(scope="module", params=["int8", "f32"])
+@pytest.fixture(scope="module", params=["int8", "int8-groups", "f32"])
 def backend(request):
     settings = ExecutorSettings(precision=request.param, batch_invariant=True, max_model_len=1024, num_blocks=256)
     backend = CpuBackend(settings)

@@ -27,7 +27,7 @@ WAYS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["int8", "f32"])
+@pytest.fixture(scope="module", params=["int8", "int8-groups", "f32"])
 def backend(request):
     backend = CpuBackend(ExecutorSettings(precision=request.param, max_model_len=256, num_blocks=256, max_num_seqs=64))
     yield backend

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from executor_svc.model.precision import INTEGERS
+
 CODE = """
 import sys
 
@@ -19,4 +21,7 @@ print(backend.info.precision, len(sampled.token_ids), sampled.row_errors)
 
 def test_the_default_model_needs_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=600)
-    assert (done.returncode, done.stdout.split(maxsplit=2)) == (0, ["int8", "1", "{}\n"]), done.stderr
+    assert done.returncode == 0, done.stderr
+    precision, *answer = done.stdout.split(maxsplit=2)
+    assert precision in INTEGERS
+    assert answer == ["1", "{}\n"]

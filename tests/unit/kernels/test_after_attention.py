@@ -8,10 +8,12 @@ import pytest
 from kernels.cpu.after_attention import AfterAttention, Workspace, after_attention
 from kernels.cpu.crew import num_threads, set_num_threads
 from kernels.cpu.gated_mul import gelu_mul, silu_mul
-from kernels.cpu.integer_linear import integer_linear, packed
+from kernels.cpu.integer_linear import integer_linear, packed, rotated
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
-from kernels.group_weights import GROUP, GroupWeights, PackedWeights
+from kernels.group_weights import GROUP, GroupWeights
+from kernels.packed_weights import ROTATED, PackedWeights
 from kernels.reference.after_attention import after_attention as reference
+from kernels.rotated_weights import RotatedWeights
 
 ATTENDED, HIDDEN, GATED, QKV = 96, 64, 160, 176
 PLAIN = {"sandwich": False, "qkv": True, "bias": False, "gelu": False, "bits": 4}
@@ -21,11 +23,14 @@ KINDS = {
     "qwen2": {"bias": True},
     "gemma3": {"sandwich": True, "gelu": True},
     "8 bits": {"bits": 8},
+    "rotated": {"bits": ROTATED, "sandwich": True},
 }
 
 
-def weights_of(num_out: int, num_in: int, *, bits: int, seed: int) -> GroupWeights:
+def weights_of(num_out: int, num_in: int, *, bits: int, seed: int) -> GroupWeights | RotatedWeights:
     rng = np.random.default_rng(seed)
+    if bits == ROTATED:
+        return rotated((rng.standard_normal((num_out, num_in)) * 0.15).astype(np.float32))
     shape = (num_out, num_in // GROUP)
     scale = (rng.uniform(0.5, 1.5, shape) * (0.02 if bits == 4 else 0.002)).astype(np.float16)
     if bits == 8:
@@ -58,7 +63,9 @@ def parts_of(kind: str) -> dict:
 
 def layer_of(kind: str) -> AfterAttention:
     parts = parts_of(kind)
-    return AfterAttention(**{name: packed(part) if isinstance(part, GroupWeights) else part for name, part in parts.items()})
+    return AfterAttention(
+        **{name: packed(part) if isinstance(part, GroupWeights | RotatedWeights) else part for name, part in parts.items()}
+    )
 
 
 def batch(num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -195,3 +202,10 @@ def test_a_layer_whose_parts_do_not_fit_is_never_made(name, made):
     layer = layer_of("llama")
     with pytest.raises(ValueError, match=name):
         replace(layer, **{name: made(layer)})
+
+
+def test_rows_that_two_matrices_read_are_rounded_one_way():
+    grouped, turned = layer_of("llama"), layer_of("rotated")
+    with pytest.raises(ValueError, match="gate_up and qkv"):
+        replace(grouped, qkv=turned.qkv)
+    replace(grouped, out=turned.out, down=turned.down)

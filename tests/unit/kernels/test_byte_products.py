@@ -1,5 +1,6 @@
 """Products of bytes: every form gives exact sums, the right one is chosen, and the code for processors that are not here has it."""
 
+import itertools
 import json
 import logging
 import os
@@ -102,6 +103,37 @@ def test_a_whole_group_of_the_largest_products_fits(form):
         assert out.tolist() == [[sign * 32 * 15 * 127] * outputs, [-sign * 32 * 127 * 127] * outputs]
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_products_of_bytes_are_exact_over_a_long_row(form):
+    """What rotated layers add up: 65,536 inputs, all at an end of their range, raised weights and their correction included."""
+    vectors, quads = form.vectors, 1 << 14
+    outputs = vectors.outputs
+
+    @byte_products.intrinsic
+    def row(typingctx, weights, signed, out):
+        def codegen(context, builder, signature, args):
+            def at(index, to):
+                zero = context.get_constant(types.intp, 0)
+                return byte_products.pointer(context, builder, signature.args[index], args[index], zero, to=to)
+
+            some, x = (builder.load(at(index, vectors.bytes), align=1) for index in range(2))
+            total = builder.load(at(2, vectors.ints), align=4)
+            builder.store(form.add_bytes(builder, total, some, x), at(2, vectors.ints), align=4)
+            return context.get_dummy_value()
+
+        return types.void(weights, signed, out), codegen
+
+    @numba.njit
+    def run(weights, signed, out):
+        for _ in range(quads):
+            row(weights, signed, out)
+
+    for weight, x in itertools.product((127, -127), (127, -127)):
+        out = np.zeros(outputs, np.int32)
+        run(np.full(4 * outputs, weight + form.raised, np.int16).astype(np.uint8), np.full(4 * outputs, x, np.int8), out)
+        assert (out.astype(np.int64) - form.raised * 4 * quads * x == 4 * quads * weight * x).all()
+
+
 @pytest.mark.parametrize(
     ("features", "name"),
     [
@@ -138,6 +170,7 @@ import json, sys
 from kernels.cpu import byte_products
 byte_products.choose.__kwdefaults__["exact"] = lambda form: True  # nothing may run: it is code of another processor
 from numba import njit, types
+from kernels.cpu import rotated_tile
 from kernels.cpu.group_tile import FORM, MOST_ROWS, tile_of_4_bits, tile_of_8_bits
 array = {name: types.Array(getattr(types, name), 1, "C") for name in ("uint8", "uint16")}
 x, scales, out = types.Array(types.int8, 2, "C"), types.Array(types.float32, 3, "C"), types.Array(types.float32, 2, "C")
@@ -148,13 +181,21 @@ def kernel(tile, rows):
         tile(rows, codes, weights, x, scales, panel, first, groups, out, place, stride)
     run.compile(signature)
     return run.inspect_asm(signature)
-json.dump({"form": FORM.name, "4": kernel(tile_of_4_bits, MOST_ROWS[4]), "8": kernel(tile_of_8_bits, MOST_ROWS[8])}, sys.stdout)
+def rotated():
+    rows, lines = rotated_tile.MOST_ROWS, rotated_tile.GROUP_LINES // 4
+    @njit(nogil=True, error_model="numpy")
+    def run(codes, weights, x, scales, panel, first, groups, out, place, stride):
+        rotated_tile.rotated_tile(rows, codes, weights, x, scales, panel, first, groups, out, place, stride, panel, lines)
+    run.compile(signature)
+    return run.inspect_asm(signature)
+bits = {"4": kernel(tile_of_4_bits, MOST_ROWS[4]), "8": kernel(tile_of_8_bits, MOST_ROWS[8])}
+json.dump({"form": FORM.name, "rotated": rotated(), **bits}, sys.stdout)
 """
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """(processor, its features) -> the form chosen and the assembly of both tallest tiles, compiled and not run."""
+    """(processor, its features) -> the form chosen and the assembly of the tallest tiles, compiled and not run."""
 
     def compile_for(processor: str, features: str) -> dict[str, str]:
         cache = str(tmp_path_factory.mktemp("cache"))
@@ -192,11 +233,14 @@ def test_tiles_for_processors_with_vnni(compiled, processor, features):
         assert not any("vpmaddubsw" in line or "vpmaddwd" in line for line in inside)
         spilled = [line for line in inside if re.search(r"\(%rsp\)|\(%rbp\)", line) and re.search("%[yz]mm", line)]
         assert spilled == []
+    inside = body(assembly["rotated"])
+    assert sum("vpdpbusd" in line for line in inside) == (128 if wide else 32)
+    assert not any(re.search(r"\(%rsp\)|\(%rbp\)", line) and re.search("%[yz]mm", line) for line in inside)
 
 
 @pytest.mark.skipif(not llvmlite.binding.get_process_triple().startswith("x86_64"), reason="assembly of x86")
 def test_tiles_for_a_processor_with_avx2_only(compiled):
     assembly = compiled("znver3", AVX2)
     assert assembly["form"] == "avx2"
-    assert not any("vpdpbusd" in assembly[bits] for bits in ("4", "8"))
+    assert not any("vpdpbusd" in assembly[bits] for bits in ("4", "8", "rotated"))
     assert sum("vpmaddubsw" in line for line in body(assembly["4"])) == 32

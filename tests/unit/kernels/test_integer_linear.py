@@ -1,4 +1,4 @@
-"""Integer linear layers: equal to the reference, the same bits in any batch, and a broken input breaks its own row only."""
+"""Integer layers in groups: equal to the reference, the same bits in any batch, and a broken input breaks its own row only."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.cpu.crew import num_threads, set_num_threads
-from kernels.cpu.integer_linear import integer_linear, packed
 from kernels.cpu.group_tile import PANEL
+from kernels.cpu.integer_linear import integer_linear, packed
 from kernels.cpu.quantise_rows import quantise_rows
-from kernels.group_weights import GROUP, LINE, GroupWeights, pack, rounded, side_by_side
+from kernels.group_weights import GROUP, GroupWeights, pack, rounded, side_by_side
+from kernels.packed_weights import LINE
 from kernels.reference.group_linear import group_linear as reference
 from kernels.reference.group_linear import quantise_rows as reference_codes
 

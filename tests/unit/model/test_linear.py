@@ -7,14 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_svc.model import floats
+from executor_svc.model import floats, precision
 from executor_svc.model.config import ModelConfig, RopeConfig
 from executor_svc.model.errors import UnsupportedModel
 from executor_svc.model.float_linear import Bf16Linear, PackedLinear, TiledLinear
 from executor_svc.model.floats import fastest
 from executor_svc.model.linear import MAX_ROWS, round_up_rows, row_counts
-from executor_svc.model.precision import choose_precision
+from executor_svc.model.precision import INTEGERS, choose_precision
 from executor_svc.model.probe import InvariantLinears, is_batch_invariant
+from kernels.cpu.byte_products import Avx2, Portable, Vnni, Vnni512
 
 
 def random(*shape: int, seed: int = 5) -> torch.Tensor:
@@ -121,10 +122,10 @@ def test_precision_is_chosen_by_capability_and_measurement():
 
 
 def test_precision_says_what_it_claims():
-    f32, bf16, int8 = (choose_precision(name, config=CONFIG, source=Held(groups=False)) for name in ("f32", "bf16", "int8"))
+    f32, bf16, *integers = (choose_precision(name, config=CONFIG, source=Held(groups=False)) for name in ("f32", "bf16", *INTEGERS))
     assert (f32.name, f32.batch_invariant) == ("f32", True)
     assert (bf16.name, bf16.batch_invariant) == ("bf16", False)
-    assert (int8.name, int8.batch_invariant) == ("int8", True)
+    assert [(one.name, one.batch_invariant) for one in integers] == [("int8", True), ("int8-groups", True)]
     with pytest.raises(UnsupportedModel, match="fp8"):
         choose_precision("fp8", config=CONFIG, source=Held(groups=False))
 
@@ -139,9 +140,14 @@ class Held:
         return self.groups
 
 
-def test_auto_rounds_no_weight():
-    assert choose_precision("auto", config=CONFIG, source=Held(groups=True)).name == "int8"
-    assert choose_precision("auto", config=CONFIG, source=Held(groups=False)).name != "int8"
+@pytest.mark.parametrize(
+    ("form", "name"), [(Vnni512(), "int8"), (Vnni(), "int8"), (Avx2(), "int8-groups"), (Portable(), "int8-groups")]
+)
+def test_auto_is_integers_of_a_file_of_integers_only(monkeypatch, form, name):
+    """Rotated where the processor multiplies bytes by itself, as the file holds them elsewhere."""
+    monkeypatch.setattr(precision, "FORM", form)
+    assert choose_precision("auto", config=CONFIG, source=Held(groups=True)).name == name
+    assert choose_precision("auto", config=CONFIG, source=Held(groups=False)).name not in INTEGERS
 
 
 def test_batch_invariant_keeps_auto_from_bf16_and_refuses_it_when_asked(monkeypatch):
@@ -150,20 +156,22 @@ def test_batch_invariant_keeps_auto_from_bf16_and_refuses_it_when_asked(monkeypa
     held = Held(groups=False)
     assert choose_precision("auto", config=CONFIG, source=held).name == "bf16"
     assert choose_precision("auto", config=CONFIG, source=held, batch_invariant=True).name == "f32"
-    assert choose_precision("auto", config=CONFIG, source=Held(groups=True), batch_invariant=True).name == "int8"
+    assert choose_precision("auto", config=CONFIG, source=Held(groups=True), batch_invariant=True).name in INTEGERS
     with pytest.raises(UnsupportedModel, match=r"precision bf16 and batch_invariant"):
         choose_precision("bf16", config=CONFIG, source=held, batch_invariant=True)
 
 
-def test_int8_names_the_tensor_that_is_not_in_groups():
-    with pytest.raises(UnsupportedModel, match=r"groups of 32; tensor '.*' has shape"):
-        choose_precision("int8", config=replace(CONFIG, intermediate_size=100), source=Held(groups=False))
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_name_the_tensor_that_is_not_in_groups(name):
+    with pytest.raises(UnsupportedModel, match=rf"{name} needs rows that are groups of 32; tensor '.*' has shape"):
+        choose_precision(name, config=replace(CONFIG, intermediate_size=100), source=Held(groups=False))
 
 
+@pytest.mark.parametrize("name", INTEGERS)
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
-def test_a_float32_weight_in_int8_is_near_and_batch_invariant(biased):
+def test_a_float32_weight_in_integers_is_near_and_batch_invariant(biased, name):
     weight, bias = random(40, 64), random(40, seed=6) if biased else None
-    made = choose_precision("int8", config=CONFIG, source=Held(groups=False)).make(weight.numpy(), bias.numpy() if biased else None)
+    made = choose_precision(name, config=CONFIG, source=Held(groups=False)).make(weight.numpy(), bias.numpy() if biased else None)
 
     def layer(x: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(made(x.numpy()))

@@ -185,15 +185,16 @@ def test_a_missing_tensor_is_named_whatever_the_precision(llama, tmp_path, preci
         load_weights(file, config=file.config, num_ids=8, precision=chosen)
 
 
-def test_a_weight_that_int8_cannot_hold_is_named(folder):
+@pytest.mark.parametrize(("precision", "place"), [("int8", "output 3: "), ("int8-groups", "output 3, inputs 0 to 31")])
+def test_a_weight_that_integers_cannot_hold_is_named(folder, precision, place):
     path, name = folder / "model.safetensors", "model.layers.1.mlp.down_proj.weight"
     state = load_file(path)
     state[name][3, 5] = np.nan
     save_file(state, path)
     source = HfFolder(folder)
-    precision = choose_precision("int8", config=source.config, source=source)
-    with pytest.raises(ModelError, match=f"{re.escape(name)}: output 3, inputs 0 to 31"):
-        load_weights(source, config=source.config, num_ids=source.config.vocab_size, precision=precision)
+    chosen = choose_precision(precision, config=source.config, source=source)
+    with pytest.raises(ModelError, match=f"{re.escape(name)}: {place}"):
+        load_weights(source, config=source.config, num_ids=source.config.vocab_size, precision=chosen)
 
 
 def test_an_extra_tensor_and_a_wrong_shape_are_named(folder):
