@@ -62,7 +62,7 @@ class ExecutorSettings(ServiceSettings):
         default=0.9, gt=0, le=1, description="Share of the GPU's memory that weights, workspace and KV cache may take together."
     )
     kv_cache_dtype: Literal["auto", "float32", "float16"] = Field(
-        default="auto", description="What keys and values are stored as; auto = float16 beside int8 layers, else float32."
+        default="auto", description="What keys and values are stored as; auto = float16 beside integer layers, else float32."
     )
     num_blocks: int = Field(default=0, ge=0, le=2**24, description="KV blocks; 0 = as many as kv_memory holds.")
     block_size: int = Field(default=16, ge=1, le=256, description="Tokens per KV block.")

@@ -1,4 +1,4 @@
-"""The inside of `group_linear`: a few rows of integer inputs times one panel of outputs, over all of K.
+"""The inside of layers in groups: a few rows of integer inputs times one panel of outputs, over all of K.
 
 Integer sums are exact, and the float32 ones follow the groups in order, so a row has the same bits in a tile of any height.
 """

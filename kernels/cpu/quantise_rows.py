@@ -1,4 +1,4 @@
-"""Rows of float32 as int8 codes in groups of 32: the input of `group_linear`. A row's codes depend on nothing but the row."""
+"""Rows of float32 as int8 codes in groups of 32: the input of layers in groups. A row's codes depend on nothing but the row."""
 
 from typing import Any
 

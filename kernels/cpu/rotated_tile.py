@@ -26,6 +26,7 @@ SUMS = MOST_ROWS * SIDE
 QUADS = 8
 """Quads of a turn of the loop: K is a multiple of 32."""
 LINES = 12
+"""Place of the argument `lines`."""
 GROUP_LINES = 4 * PANEL * QUADS // LINE
 """Cache lines of a panel's weights for 32 inputs."""
 

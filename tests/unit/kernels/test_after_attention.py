@@ -208,4 +208,7 @@ def test_rows_that_two_matrices_read_are_rounded_one_way():
     grouped, turned = layer_of("llama"), layer_of("rotated")
     with pytest.raises(ValueError, match="gate_up and qkv"):
         replace(grouped, qkv=turned.qkv)
-    replace(grouped, out=turned.out, down=turned.down)
+    both = replace(grouped, out=turned.out, down=turned.down)
+    attended, residual = batch(7)
+    for ours, theirs in zip(run(both, attended, residual), part_by_part(both, attended, residual), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

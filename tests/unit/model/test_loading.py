@@ -174,7 +174,7 @@ def test_a_missing_tensor_is_named(llama, tmp_path):
         check_tensors(file.shapes(), need=expected_tensors(file.config))
 
 
-@pytest.mark.parametrize("precision", ["auto", "int8", "f32"])
+@pytest.mark.parametrize("precision", ["auto", "int8", "int8-groups", "f32"])
 def test_a_missing_tensor_is_named_whatever_the_precision(llama, tmp_path, precision):
     """The precision is chosen before the tensors are checked: a matrix that is not there must not end that choice."""
     path, name = tmp_path / "tiny.gguf", "model.layers.1.mlp.up_proj.weight"
