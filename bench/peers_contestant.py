@@ -107,7 +107,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         if process.returncode is None:
             process.terminate()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _STOP_S)
+                async with asyncio.timeout(_STOP_S):
+                    await process.wait()
     finally:
         _signal(process.pid, signal.SIGKILL)
     await process.wait()

@@ -30,7 +30,9 @@ class _InProcess:
 
     async def ready(self) -> None:
         """Once the model is loaded. Raises BenchError."""
-        if "ready" not in await asyncio.wait_for(self._line(), _READY_S):
+        async with asyncio.timeout(_READY_S):
+            line = await self._line()
+        if "ready" not in line:
             raise BenchError("the worker's first line is not its readiness")
 
     async def run(self, streams: Sequence[Sequence[Request]]) -> Sequence[Streamed]:

@@ -171,7 +171,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         process.terminate()
     try:
-        await asyncio.wait_for(process.communicate(), _STOP_S)
+        async with asyncio.timeout(_STOP_S):
+            await process.communicate()
     except TimeoutError:
         process.kill()
     except asyncio.CancelledError:

@@ -236,7 +236,8 @@ class SchedulerClient:
             with contextlib.suppress(Unavailable):
                 await self.refresh_status()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._welcomed.wait(), self._status_interval_s)
+                async with asyncio.timeout(self._status_interval_s):
+                    await self._welcomed.wait()
             self._welcomed.clear()
 
 

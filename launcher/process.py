@@ -99,7 +99,8 @@ class Child:
 
     async def _until_said(self, process: asyncio.subprocess.Process, *words: str) -> None:
         try:
-            said, self.address = await asyncio.wait_for(self._read_line(process, words), self.service.ready_timeout_s)
+            async with asyncio.timeout(self.service.ready_timeout_s):
+                said, self.address = await self._read_line(process, words)
         except TimeoutError:
             await self.kill()
             raise StartFailed(f"{self.service.name}: not ready after {self.service.ready_timeout_s:g} s", code=1) from None
@@ -116,7 +117,8 @@ class Child:
             return True
         self._signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self.wait()
         except TimeoutError:
             log.warning("%s did not end within %.1f s of SIGTERM and is killed", self.service.name, timeout_s)
             await self.kill()

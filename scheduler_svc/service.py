@@ -47,7 +47,8 @@ class Service(SchedulerServicer):
         """See the proto. Waits for the first executor while the caller does: whoever asks again and again instead learns late."""
         left_s = context.time_remaining()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._engine.fleet.known.wait(), 0 if left_s is None else _SHARE_WAITED * left_s)
+            async with asyncio.timeout(0 if left_s is None else _SHARE_WAITED * left_s):
+                await self._engine.fleet.known.wait()
         if self._engine.fleet.model is None:
             await abort(context, Unavailable("no_executor: no executor has joined yet", retry_after_s=1))
         return pb.GetModelResponse(model=self._engine.fleet.model)
