@@ -61,8 +61,8 @@ def test_no_call_that_executes_data() -> None:
 
 
 def test_no_wait_that_loses_a_cancellation() -> None:
-    """Python 3.11's `asyncio.wait_for` forgets that it was cancelled when what it waits for ends just then, and a stop that cancelled
-    it waits for ever (a launcher did). `asyncio.timeout` does not."""
+    """Python 3.11's `asyncio.wait_for` forgets that it was cancelled when what it waits for ends just then, and a stop that
+    cancelled it waits for ever (a launcher did). `asyncio.timeout` does not."""
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sources()
