@@ -9,6 +9,7 @@ from executor_svc.model.config import ModelConfig, expected_tensors
 from executor_svc.model.errors import UnsupportedModel
 from executor_svc.model.linear import IntegerLinear, Linear, MakeGroupLinear, MakeLinear, round_up_rows
 from executor_svc.model.source import TensorSource
+from kernels.cpu.byte_products import Vnni
 from kernels.cpu.group_tile import FORM
 from kernels.cpu.integer_linear import packed, rotated
 from kernels.group_weights import GROUP, GroupWeights, rounded
@@ -33,7 +34,7 @@ class Precision:
 
     Attributes:
         make, make_head: from float32 weights.
-        make_groups: from weights that the file holds in groups; None = they are dequantised to float32 first.
+        make_groups: from weights that the file holds in groups, kept as they are; None = they are dequantised to float32 first.
         pad_rows: the number of rows that a batch of so many is padded to.
     """
 
@@ -75,7 +76,7 @@ def choose_precision(
     if asked in INTEGERS:
         return _said(_in_integers(asked, config), "asked for")
     if asked == "auto" and all(source.has_groups(matrix) for matrix in matrices):
-        name = "int8" if FORM.raised else "int8-groups"
+        name = "int8" if isinstance(FORM, Vnni) else "int8-groups"
         reason = f"the file holds every matrix in groups of small integers, and {FORM.name} multiplies bytes here"
         return _said(_in_integers(name, config), reason)
     from executor_svc.model import floats
@@ -100,16 +101,12 @@ def _in_integers(name: str, config: ModelConfig) -> Precision:
     for tensor, shape in expected_tensors(config).items():
         if len(shape) == 2 and shape[1] % GROUP:
             raise UnsupportedModel(f"precision {name} needs rows that are groups of {GROUP}; tensor {tensor!r} has shape {shape}")
-    make, of_groups = (_rotated, _rotated_groups) if name == "int8" else (_rounded, _groups)
+    make, of_groups = (_rotated, None) if name == "int8" else (_rounded, _groups)
     return Precision(name, make, make, of_groups, pad_rows=lambda count: count)
 
 
 def _rotated(weight: F32, bias: F32 | None) -> Linear:
     return IntegerLinear(packed(rotated(weight)), bias)
-
-
-def _rotated_groups(weights: GroupWeights, bias: F32 | None) -> Linear:
-    return _rotated(weights.dequantised(), bias)
 
 
 def _rounded(weight: F32, bias: F32 | None) -> Linear:

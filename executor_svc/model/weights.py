@@ -72,10 +72,10 @@ def load_weights(
     """Reads every tensor; raises TensorMismatch before reading any when names or shapes are not those of `config`.
 
     Rows of the head behind `num_ids` are padding that no tokenizer knows: they are cut off, so that such an id can never be chosen.
-    Integers are reordered on `num_threads`; layers in floats are made one after the other, for each new shape is probed.
+    Integers are made on `num_threads`; layers in floats are made one after the other, for each new shape is probed.
     """
     check_tensors(source.shapes(), need=expected_tensors(config))
-    with ThreadPoolExecutor(min(num_threads, LAYERS_AT_ONCE) if precision.make_groups is not None else 1) as pool:
+    with ThreadPoolExecutor(min(num_threads, LAYERS_AT_ONCE) if precision.integers else 1) as pool:
         embedded = pool.submit(source.load, "model.embed_tokens.weight")
         make_layer = partial(load_layer, source, config=config, precision=precision)
         layers = tuple(pool.map(make_layer, range(config.num_layers)))
