@@ -24,32 +24,29 @@ def number(typingctx: Any, array: Any, offset: Any) -> Any:
     return types.float32(array, types.intp), codegen
 
 
-@intrinsic
-def put(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
-    """array.flat[offset] = value (float32), of numbers: the nearest one, infinity beyond the greatest."""
+def _put(halves: Any) -> Any:
+    """Code that stores a value of float32, as `halves` where the array is of float16."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array, offset, value = args
         half = lanes.is_half(signature.args[0])
-        address = lanes.pointer(context, builder, signature.args[0], array, offset, to=lanes.F16 if half else lanes.F32)
-        builder.store(builder.fptrunc(value, lanes.F16) if half else value, address, align=2 if half else 4)
+        address = lanes.pointer(context, builder, signature.args[0], array, offset, to=halves if half else value.type)
+        builder.store(builder.fptrunc(value, halves) if half else value, address, align=2 if half else 4)
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, types.float32), codegen
+    return codegen
+
+
+@intrinsic
+def put(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
+    """array.flat[offset] = value (float32), of numbers: the nearest one, infinity beyond the greatest."""
+    return types.void(array, types.intp, types.float32), _put(lanes.F16)
 
 
 @intrinsic
 def put_all(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
     """array.flat[offset : offset + 16] = value, of numbers: as `put` one by one."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array, offset, value = args
-        half = lanes.is_half(signature.args[0])
-        address = lanes.pointer(context, builder, signature.args[0], array, offset, to=lanes.HALVES if half else lanes.VECTOR)
-        builder.store(builder.fptrunc(value, lanes.HALVES) if half else value, address, align=2 if half else 4)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, lanes.LANES), codegen
+    return types.void(array, types.intp, lanes.LANES), _put(lanes.HALVES)
 
 
 @intrinsic
