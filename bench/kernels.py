@@ -18,7 +18,7 @@ import torch
 from kernels.cpu.after_attention import AfterAttention, Workspace, after_attention
 from kernels.cpu.crew import set_num_threads
 from kernels.cpu.gated_mul import gelu_mul, silu_mul
-from kernels.cpu.integer_linear import integer_linear, packed
+from kernels.cpu.integer_linear import integer_linear, packed, rotated
 from kernels.cpu.paged_attention import paged_attention
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
 from kernels.cpu.sample import sample
@@ -146,11 +146,16 @@ def four_bits(num_out: int, num_in: int) -> PackedWeights:
     return packed(GroupWeights(codes, scale, scale * np.float16(-7.5)))
 
 
-def layer_line(num_rows: int) -> str:
+def turned(num_out: int, num_in: int) -> PackedWeights:
+    """Random rotated rows."""
+    return packed(rotated(np.random.default_rng(num_out).standard_normal((num_out, num_in), np.float32)))
+
+
+def layer_line(num_rows: int, make: Callable[[int, int], PackedWeights], named: str) -> str:
     """Thirty layers between attentions, in one call each and part by part."""
     one = np.ones(576, np.float32)
     shapes = {"out": (576, 576), "gate_up": (3072, 576), "down": (576, 1536), "qkv": (960, 576)}
-    matrices = [{name: four_bits(*shape) for name, shape in shapes.items()} for _ in range(30)]
+    matrices = [{name: make(*shape) for name, shape in shapes.items()} for _ in range(30)]
     layers = [
         AfterAttention(
             out=parts["out"], gate_up=parts["gate_up"], down=parts["down"], qkv=parts["qkv"], post_norm=one, next_norm=one, eps=1e-5
@@ -177,7 +182,7 @@ def layer_line(num_rows: int) -> str:
             integer_linear(x, weights=weights["qkv"], out_MN=qkv)
 
     ours, ratio = in_turn(whole, part_by_part)
-    return f"after_attention, {num_rows:2} rows x 30 layers {ours * 1e3:7.2f} ms {ratio:18.2f} x its parts, median in turn"
+    return f"after_attention, {named}, {num_rows:2} rows x 30 {ours * 1e3:7.2f} ms {ratio:18.2f} x its parts, median in turn"
 
 
 class Columns:
@@ -238,7 +243,9 @@ def main(argv: list[str] | None = None) -> int:
     set_num_threads(threads)
     torch.set_num_threads(threads)
     print(f"{threads} threads; heads {HEADS}/{KV_HEADS} x {HEAD_DIM}, float32, best round")
-    lines = (decode_line(), prefill_line(128), prefill_line(1024), *map(layer_line, (1, 8, 32)))
+    kinds = ((four_bits, "in groups"), (turned, "rotated"))
+    layers = (layer_line(num_rows, *kind) for kind in kinds for num_rows in (1, 8, 32))
+    lines = (decode_line(), prefill_line(128), prefill_line(1024), *layers)
     for line in (*lines, *elementwise_lines(), *sampler_lines()):
         print(line)
     return 0
