@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from executor_svc.model.cache import KvCache, KvType
 from executor_svc.model.config import ModelConfig
+from executor_svc.model.memory import claimed
 from executor_svc.plan import F32, I32, Batch
 from kernels.layout import BLOCK_SIZE
 
@@ -30,7 +31,7 @@ class DraftCache:
         """`config`: of the draft's one layer."""
         self.kv = KvCache(config, num_blocks=num_blocks, kv_type=kv_type)
         self.complete: NDArray[np.bool_] = np.zeros(num_blocks, np.bool_)
-        self._hidden: NDArray[Any] = np.zeros((num_blocks * BLOCK_SIZE, config.hidden_size), kv_type)
+        [self._hidden] = claimed(1, (num_blocks * BLOCK_SIZE, config.hidden_size), kv_type)
 
     def keep(self, batch: Batch, hidden: F32) -> None:
         """The target's hidden states of a batch's fed tokens. A block that begins anew is no longer complete."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor_svc.model.config import ModelConfig
+from executor_svc.model.memory import claimed
 from executor_svc.plan import Batch
 from kernels.cpu.attention_rows import attend_rows, tokens_per_tile
 from kernels.cpu.paged_attention import paged_rows
@@ -78,7 +79,7 @@ def block_bytes(config: ModelConfig, *, kv_type: KvType) -> int:
 
 
 class KvCache:
-    """Keys and values, zeroed: memory of blocks that were never used is not claimed from the system yet.
+    """Keys and values, zeroed, their memory claimed from the system.
 
     Attributes:
         keys, values: for each layer an array of `kernels.layout.cache_shapes`, f32 or f16.
@@ -88,8 +89,8 @@ class KvCache:
 
     def __init__(self, config: ModelConfig, *, num_blocks: int, kv_type: KvType = np.float32) -> None:
         key_shape, value_shape = cache_shapes(num_blocks, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim)
-        self.keys: list[KvArray] = [np.zeros(key_shape, kv_type) for _ in range(config.num_layers)]
-        self.values: list[KvArray] = [np.zeros(value_shape, kv_type) for _ in range(config.num_layers)]
+        self.keys: list[KvArray] = claimed(config.num_layers, key_shape, kv_type)
+        self.values: list[KvArray] = claimed(config.num_layers, value_shape, kv_type)
         self.kv_type = kv_type
         self.tile_tokens = tokens_per_tile(config.num_heads, config.num_kv_heads)
 
