@@ -162,7 +162,7 @@ def layer_line(num_rows: int, make: Callable[[int, int], PackedWeights], named: 
         )
         for parts in matrices
     ]
-    space = Workspace(num_rows, attended=576, hidden=576, intermediate=1536, qkv=960)
+    space = Workspace.of(num_rows, attended=576, hidden=576, intermediate=1536, qkv=960)
     attended = np.random.default_rng(0).standard_normal((num_rows, 576), np.float32)
     residual, x, part = (np.zeros_like(attended) for _ in range(3))
     gate_up, gated, qkv = (np.empty((num_rows, width), np.float32) for width in (3072, 1536, 960))

@@ -76,7 +76,7 @@ class Composed:
 
 
 class Space:
-    """The workspace that all layers of a model share; kept while the number of rows stays the same, as it does in steady decode."""
+    """The workspace that all layers of a model share, as large as the largest batch so far."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._widths = {
@@ -85,12 +85,14 @@ class Space:
             "intermediate": config.intermediate_size,
             "qkv": (config.num_heads + 2 * config.num_kv_heads) * config.head_dim,
         }
-        self._kept = fused.Workspace(0, **self._widths)
+        self._whole = self._kept = fused.Workspace.of(0, **self._widths)
 
     def of(self, num_rows: int) -> fused.Workspace:
         """For so many rows; what was in it is gone."""
+        if len(self._whole.x) < num_rows:
+            self._whole = fused.Workspace.of(num_rows, **self._widths)
         if len(self._kept.x) != num_rows:
-            self._kept = fused.Workspace(num_rows, **self._widths)
+            self._kept = self._whole.first(num_rows)
         return self._kept
 
 

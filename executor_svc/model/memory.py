@@ -1,7 +1,7 @@
 """Zeroed memory that is there before it is needed.
 
-What `np.zeros` gives is claimed from the system page by page, by whoever writes there first: 0.2 to 11 us for 4 KiB, in the midst of
-a step. A cache is written everywhere sooner or later; so it is claimed at start, in huge pages where the system has them.
+What `np.zeros` gives is claimed from the system page by page, by whoever writes there first: 0.2 to 11 us for 4 KiB, in the midst
+of a step. A cache is written everywhere sooner or later; so it is claimed at start, in huge pages where the system has them.
 """
 
 import mmap

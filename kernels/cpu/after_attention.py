@@ -6,7 +6,7 @@ Python.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -66,6 +66,7 @@ class AfterAttention:
         _check_layer(self)
 
 
+@dataclass(frozen=True, slots=True)
 class Workspace:
     """Memory of a forward pass, used by one layer after the other; only its results are for reading, `x` [T, H] and `qkv` [T, C].
 
@@ -73,15 +74,24 @@ class Workspace:
         shape: (T, A, H, I, C) that it was made for. It makes its own arrays, so whoever has the shape knows them all.
     """
 
-    __slots__ = ("memory", "qkv", "shape", "x")
+    shape: tuple[int, int, int, int, int]
+    x: F32
+    qkv: F32
+    memory: Memory
 
-    def __init__(self, num_tokens: int, *, attended: int, hidden: int, intermediate: int, qkv: int) -> None:
+    @classmethod
+    def of(cls, num_tokens: int, *, attended: int, hidden: int, intermediate: int, qkv: int) -> "Workspace":
         """Uninitialised."""
-        self.shape = (num_tokens, attended, hidden, intermediate, qkv)
-        self.x, self.qkv, part = (np.empty((num_tokens, width), np.float32) for width in (hidden, qkv, hidden))
+        x, result, part = (np.empty((num_tokens, width), np.float32) for width in (hidden, qkv, hidden))
         gate_up, gated = (np.empty((num_tokens, width), np.float32) for width in (2 * intermediate, intermediate))
         rows = [new_rows(num_tokens, width) for width in (attended, hidden, intermediate)]
-        self.memory: Memory = (part, gate_up, gated, *rows[0], *rows[1], *rows[2])
+        memory = (part, gate_up, gated, *rows[0], *rows[1], *rows[2])
+        return cls((num_tokens, attended, hidden, intermediate, qkv), x, result, memory)
+
+    def first(self, num_tokens: int) -> "Workspace":
+        """The same memory, for its first rows."""
+        memory = cast(Memory, tuple(array[:num_tokens] for array in self.memory))
+        return Workspace((num_tokens, *self.shape[1:]), self.x[:num_tokens], self.qkv[:num_tokens], memory)
 
 
 @jit

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.cpu.attention_step import scratch
+from kernels.cpu.attention_step import new_scratch, scratch
 from kernels.cpu.attention_tile import attend
 from kernels.cpu.crew import helpers, together
 from kernels.cpu.jit import jit
@@ -100,6 +100,7 @@ def _work_items(query_start: I32, context_len: I32, tile_tokens: int) -> tuple[I
 @jit
 def _run(
     team: I64,
+    memory: F32,
     items: I64,
     q: F32,
     k: Numbers,
@@ -113,10 +114,13 @@ def _run(
     begin: int,
     out: F32,
 ) -> None:
-    """One thread: takes work items until none is left."""
+    """One thread: takes a row of `memory`, and work items until none is left."""
     num_heads, head_stride, key_stride, tile_tokens = shape
     group = q.shape[1] // num_heads
-    memory = scratch(tile_tokens * group, q.shape[2])
+    index = take(team, 1)
+    if index >= memory.shape[0]:
+        return  # one helper left, another came: those who have memory do the rest
+    own = scratch(memory[index], tile_tokens * group, q.shape[2])
     while True:
         index = take(team, 0)
         if index >= items.shape[0] * num_heads:
@@ -125,7 +129,7 @@ def _run(
         head = index % num_heads
         position = context_len[row] - query_start[row + 1] + first
         strides = (head_stride, key_stride)
-        attend(q, k, v, places[row], strides, first, last, position, head, group, scale, window, begin, memory, out)
+        attend(q, k, v, places[row], strides, first, last, position, head, group, scale, window, begin, own, out)
 
 
 @jit
@@ -165,6 +169,6 @@ def attend_rows(
     places = (rows.query_start, rows.context_len, rows.places)
     shape = (num_kv_heads, *rows.strides, rows.tile_tokens)
     kv, factor = (bits_of(k), bits_of(v)), np.float32(scale * LOG2_E)
-    args = (new_team(1), rows.items, q_TND, *kv, *places, shape, factor, window, begin, out_TND)
-    worth_it = rows.num_pairs * q_TND.shape[1] * q_TND.shape[2] >= SERIAL_PRODUCTS
-    _run_all(*helpers(worth_it=worth_it), *args)
+    board, most = helpers(worth_it=rows.num_pairs * q_TND.shape[1] * q_TND.shape[2] >= SERIAL_PRODUCTS)
+    memory = new_scratch(most + 1, rows.tile_tokens * (q_TND.shape[1] // num_kv_heads), head_dim)
+    _run_all(board, most, new_team(2), memory, rows.items, q_TND, *kv, *places, shape, factor, window, begin, out_TND)

@@ -43,6 +43,9 @@ STEP = BLOCKS * BLOCK_SIZE
 WIDE = BLOCKS if processor_has("avx512f") else 1
 """Vectors of keys or of values that queries take at once: their sums, 3 or 4 times as many, must fit into the registers."""
 
+LINE = 16
+"""float32 in a cache line."""
+
 Scratch = tuple[F32, F32, F32, F32, F32, F32]
 """For M queries: scaled queries [M, D], output so far [M, D], scores then weights [M, 64], weight seen so far [M, 16] (one a lane),
 greatest score so far [M], factor of the last softmax step [M]."""
@@ -51,19 +54,29 @@ greatest score so far [M], factor of the last softmax step [M]."""
 Four = tuple[int, int, int, int]
 
 
+@jit
+def _whole_lines(count: int) -> int:
+    return (count + LINE - 1) // LINE * LINE
+
+
+def new_scratch(num_threads: int, num_queries: int, head_dim: int) -> F32:
+    """Memory for so many threads, f32 [threads, n], each row on cache lines of its own: a vector across two is read twice. Made by
+    the caller, who lends it: arrays without an owner cost no counting of references whenever they are handed on."""
+    size = num_queries * (2 * head_dim + STEP + BLOCK_SIZE) + 2 * _whole_lines(num_queries)
+    size = _whole_lines(size)
+    memory = np.empty(num_threads * size + LINE, np.float32)
+    skipped = -memory.ctypes.data % (4 * LINE) // 4
+    return memory[skipped : skipped + num_threads * size].reshape(num_threads, size)
+
+
 @inlined
-def scratch(num_queries: int, head_dim: int) -> Scratch:
-    """Working memory of one thread."""
-    big = num_queries * head_dim
-    f32 = np.float32
-    return (
-        np.empty(big, f32),
-        np.empty(big, f32),
-        np.empty(num_queries * STEP, f32),
-        np.empty(num_queries * BLOCK_SIZE, f32),
-        np.empty(num_queries, f32),
-        np.empty(num_queries, f32),
-    )
+def scratch(memory: F32, num_queries: int, head_dim: int) -> Scratch:
+    """The parts of a row of `new_scratch`."""
+    seen = num_queries * (2 * head_dim + STEP)
+    top = seen + num_queries * BLOCK_SIZE
+    factor = top + _whole_lines(num_queries)
+    queries, acc = memory[: num_queries * head_dim], memory[num_queries * head_dim : 2 * num_queries * head_dim]
+    return queries, acc, memory[2 * num_queries * head_dim : seen], memory[seen:top], memory[top:factor], memory[factor:]
 
 
 @inlined
@@ -130,49 +143,51 @@ def _values(count: int, width: int) -> Callable[..., None]:
     return inlined(values)
 
 
-def _shared_loads(count: int) -> tuple[Callable[..., None], Callable[..., None]]:
-    """What `count` neighbouring queries do with tokens low..high-1 of a step, for the kv head `offset` behind a block's place:
-    scores, and, when these are weights, values."""
+def _shared_loads(count: int) -> tuple[Callable[..., int], Callable[..., int]]:
+    """What queries first..last-1 do, `count` at a time, with tokens low..high-1 of a step, for the kv head `offset` behind a
+    block's place: scores, and, when these are weights, values, of `rise` more tokens each time while the step has any. Both say
+    which query is the next; only the first ones fetch `following`."""
     of_block, of_step = _scores(count)
     values_wide, values_narrow = _values(count, WIDE), _values(count, 1)
 
     def scores(
-        first: int, low: int, high: int, k: Numbers, places: I64, offset: int, step: int, following: int, stride: int,
+        first: int, last: int, low: int, high: int, k: Numbers, places: I64, offset: int, step: int, following: int, stride: int,
         head_dim: int, memory: Scratch,
-    ) -> None:  # fmt: skip
+    ) -> int:  # fmt: skip
         q, s = memory[0], memory[2]
         begin, end, block = low // BLOCK_SIZE, (high + BLOCK_SIZE - 1) // BLOCK_SIZE, step * BLOCKS
-        if WIDE > 1 and end - begin > 1:
-            at = _four(places, offset, block, begin, end - 1)
-            ahead = _four(places, offset, following * BLOCKS, 0, BLOCKS - 1) if following != step else at
-            of_step(q, first, k, at, ahead, stride, head_dim, s)
-        else:
-            for b in range(begin, end):
-                of_block(q, first, k, places[block + b, 0] + offset, stride, head_dim, s, b * BLOCK_SIZE)
+        at = _four(places, offset, block, begin, end - 1)
+        ahead = _four(places, offset, following * BLOCKS, 0, BLOCKS - 1) if following != step else at
+        while first + count <= last:
+            if WIDE > 1 and end - begin > 2:
+                of_step(q, first, k, at, ahead, stride, head_dim, s)
+            else:
+                for b in range(begin, end):
+                    of_block(q, first, k, places[block + b, 0] + offset, stride, head_dim, s, b * BLOCK_SIZE)
+            ahead = at
+            first += count
+        return first
 
     def values(
-        first: int,
-        low: int,
-        high: int,
-        v: Numbers,
-        places: I64,
-        offset: int,
-        step: int,
-        following: int,
-        head_dim: int,
-        memory: Scratch,
-    ) -> None:
+        first: int, last: int, low: int, high: int, rise: int, v: Numbers, places: I64, offset: int, step: int, following: int,
+        head_dim: int, memory: Scratch,
+    ) -> int:  # fmt: skip
         _, acc, s, _, _, shrink = memory
-        d = 0
-        while d + WIDE * BLOCK_SIZE <= head_dim:
-            values_wide(s, first, low, high, shrink, v, places, offset, step, following, head_dim, d, acc)
-            d += WIDE * BLOCK_SIZE
-        while d + BLOCK_SIZE <= head_dim:
-            values_narrow(s, first, low, high, shrink, v, places, offset, step, following, head_dim, d, acc)
-            d += BLOCK_SIZE
-        if d < head_dim:
-            for i in range(first, first + count):
-                _values_tail(s, i, low, high, shrink, v, places, offset, step, head_dim, d, acc)
+        while first + count <= last:
+            d = 0
+            while d + WIDE * BLOCK_SIZE <= head_dim:
+                values_wide(s, first, low, high, shrink, v, places, offset, step, following, head_dim, d, acc)
+                d += WIDE * BLOCK_SIZE
+            while d + BLOCK_SIZE <= head_dim:
+                values_narrow(s, first, low, high, shrink, v, places, offset, step, following, head_dim, d, acc)
+                d += BLOCK_SIZE
+            if d < head_dim:
+                for i in range(first, first + count):
+                    _values_tail(s, i, low, high, shrink, v, places, offset, step, head_dim, d, acc)
+            following = step
+            first += count
+            high = min(high + rise, STEP)
+        return first
 
     return jit(scores), jit(values)
 
@@ -185,13 +200,12 @@ def _softmax_step(s: F32, i: int, low: int, high: int, seen: F32, top: F32, shri
     for base in range(begin, end, BLOCK_SIZE):
         most = maximum(most, keep(load(s, at + base), low - base, high - base, MINUS_INFINITY))
     new_top = max(top[i], max_lanes(most))
-    shrink[i] = first_lane(exp2(broadcast(top[i] - new_top)))
-    top[i] = new_top
-    factor = broadcast(shrink[i])
+    factor, peak = exp2(broadcast(top[i] - new_top)), broadcast(new_top)
+    shrink[i], top[i] = first_lane(factor), new_top
     total = mul(load(seen, i * BLOCK_SIZE), factor)
     for base in range(begin, end, BLOCK_SIZE):
         x = keep(load(s, at + base), low - base, high - base, MINUS_INFINITY)
-        p = keep(exp2(sub(x, broadcast(new_top))), low - base, high - base, ZERO)
+        p = keep(exp2(sub(x, peak)), low - base, high - base, ZERO)
         store(s, at + base, p)
         total = add(total, p)
     store(seen, i * BLOCK_SIZE, total)
@@ -232,18 +246,24 @@ def scores_of(
     head_dim: int, memory: Scratch,
 ) -> None:  # fmt: skip
     """Scores of queries first..last-1, most of them by fours. Only the first of them fetch `following`."""
-    while first < last:
-        count = last - first
-        if count >= 4:
-            count = 4
-            _scores_4(first, low, high, k, places, offset, step, following, stride, head_dim, memory)
-        elif count == 3:
-            _scores_3(first, low, high, k, places, offset, step, following, stride, head_dim, memory)
-        else:
-            count = 1
-            _scores_1(first, low, high, k, places, offset, step, following, stride, head_dim, memory)
-        first += count
+    if last - first >= 4:
+        first = _scores_4(first, last, low, high, k, places, offset, step, following, stride, head_dim, memory)
         following = step
+    if last - first == 3:
+        _scores_3(first, last, low, high, k, places, offset, step, following, stride, head_dim, memory)
+    elif first < last:
+        _scores_1(first, last, low, high, k, places, offset, step, following, stride, head_dim, memory)
+
+
+@inlined
+def weights_of(first: int, last: int, low: int, high: int, memory: Scratch) -> None:
+    """Turns scores of queries first..last-1, which see tokens low..high-1, into weights."""
+    if low == 0 and high == STEP:
+        for i in range(first, last):
+            _softmax_step(memory[2], i, 0, STEP, memory[3], memory[4], memory[5])  # constants: no lane is looked at
+    else:
+        for i in range(first, last):
+            _softmax_step(memory[2], i, low, high, memory[3], memory[4], memory[5])
 
 
 @inlined
@@ -251,18 +271,29 @@ def values_of(
     first: int, last: int, low: int, high: int, v: Numbers, places: I64, offset: int, step: int, following: int, head_dim: int,
     memory: Scratch,
 ) -> None:  # fmt: skip
-    """Softmax and values of queries first..last-1, which see tokens low..high-1."""
-    for i in range(first, last):
-        _softmax_step(memory[2], i, low, high, memory[3], memory[4], memory[5])
-    while first < last:
-        count = last - first
-        if count >= 4:
-            count = 4
-            _values_4(first, low, high, v, places, offset, step, following, head_dim, memory)
-        elif count == 3:
-            _values_3(first, low, high, v, places, offset, step, following, head_dim, memory)
-        else:
-            count = 1
-            _values_1(first, low, high, v, places, offset, step, following, head_dim, memory)
-        first += count
+    """Queries first..last-1 add the values of tokens low..high-1 with their weights; what they summed before shrinks first."""
+    if last - first >= 4:
+        first = _values_4(first, last, low, high, 0, v, places, offset, step, following, head_dim, memory)
         following = step
+    if last - first == 3:
+        _values_3(first, last, low, high, 0, v, places, offset, step, following, head_dim, memory)
+    elif first < last:
+        _values_1(first, last, low, high, 0, v, places, offset, step, following, head_dim, memory)
+
+
+@inlined
+def rising_values_of(
+    group: int, first: int, last: int, low: int, high: int, v: Numbers, places: I64, offset: int, step: int, head_dim: int,
+    memory: Scratch,
+) -> None:  # fmt: skip
+    """The same, where the first `group` of queries sees tokens low..high-1, and each further one a token more."""
+    if group == 4:
+        _values_4(first, last, low, high, 1, v, places, offset, step, step, head_dim, memory)
+    elif group == 3:
+        _values_3(first, last, low, high, 1, v, places, offset, step, step, head_dim, memory)
+    elif group == 1:
+        _values_1(first, last, low, high, 1, v, places, offset, step, step, head_dim, memory)
+    else:
+        while first < last:
+            values_of(first, first + group, low, high, v, places, offset, step, step, head_dim, memory)
+            first, high = first + group, min(high + 1, STEP)

@@ -7,10 +7,25 @@ many queries share what is loaded, how many vectors of it at once, where it lies
 
 import numpy as np
 
-from kernels.cpu.attention_step import BLOCKS, MINUS_INFINITY, NAN, ONE, STEP, ZERO, Scratch, scores_of, values_of
+from kernels.cpu.attention_step import (
+    BLOCKS,
+    MINUS_INFINITY,
+    NAN,
+    ONE,
+    STEP,
+    ZERO,
+    Scratch,
+    rising_values_of,
+    scores_of,
+    values_of,
+    weights_of,
+)
 from kernels.cpu.jit import inlined
 from kernels.cpu.lanes import broadcast, load, mul, store, sum_lanes
 from kernels.layout import BLOCK_SIZE, F32, I64, Numbers
+
+Seen = tuple[int, int, int]
+"""The first token's position and that of the first key there is, both from the step's first; window, 0 = none."""
 
 
 @inlined
@@ -53,6 +68,34 @@ def _finish(first: int, last: int, head: int, group: int, memory: Scratch, out: 
 
 
 @inlined
+def _sees(token: int, seen: Seen) -> tuple[int, int]:
+    """The first place of a step that a token sees, and the one behind the last."""
+    position, begin, window = seen
+    low = max(0, begin, position + token - window + 1) if window > 0 else max(0, begin)
+    return low, min(STEP, position + token + 1)
+
+
+@inlined
+def _edge(
+    count: int, group: int, seen: Seen, v: Numbers, places: I64, offset: int, step: int, head_dim: int, memory: Scratch
+) -> None:
+    """Weights and values of `count` tokens where some see only a part of a step. What all see they take together, then each its own
+    rest: no weight of 0 may meet a value that its token must not see."""
+    low, shared = _sees(0, seen)
+    alike = shared > low and _sees(count - 1, seen)[0] == low
+    for i in range(count):
+        own_low, own_high = _sees(i, seen)
+        if own_low < own_high:
+            weights_of(i * group, (i + 1) * group, own_low, own_high, memory)
+            if not alike:
+                values_of(i * group, (i + 1) * group, own_low, own_high, v, places, offset, step, step, head_dim, memory)
+    if alike:
+        values_of(0, count * group, low, shared, v, places, offset, step, step, head_dim, memory)
+        memory[5][: count * group] = ONE  # shrunk by now
+        rising_values_of(group, group, count * group, shared, shared + 1, v, places, offset, step, head_dim, memory)
+
+
+@inlined
 def attend(
     q: F32,
     k: Numbers,
@@ -87,7 +130,6 @@ def attend(
     offset, stride = head * strides[0], strides[1]
     for step in range(start // BLOCKS, (stop + BLOCKS - 1) // BLOCKS):
         base = step * STEP
-        # Where some token sees only a part, tokens go one by one: no weight of 0 may meet a value that its token must not see.
         whole = position - base >= STEP - 1 and begin <= base and (window <= 0 or final - window + 1 <= base)
         following = step + 1 if (step + 2) * BLOCKS <= stop else step
         below = max(begin, position - window + 1 if window > 0 else 0) - base  # what the first token sees, and all that any does
@@ -96,13 +138,9 @@ def attend(
             continue
         scores_of(0, (last - first) * group, max(0, below), above, k, places, offset, step, following, stride, head_dim, memory)
         if whole:
+            weights_of(0, (last - first) * group, 0, STEP, memory)
             values_of(0, (last - first) * group, 0, STEP, v, places, offset, step, following, head_dim, memory)
-            continue
-        for i in range(last - first):
-            low = max(0, begin - base)
-            if window > 0:
-                low = max(low, position + i - window + 1 - base)
-            high = min(STEP, position + i + 1 - base)
-            if low < high:
-                values_of(i * group, (i + 1) * group, low, high, v, places, offset, step, step, head_dim, memory)
+        else:
+            seen = position - base, begin - base, window
+            _edge(last - first, group, seen, v, places, offset, step, head_dim, memory)
     _finish(first, last, head, group, memory, out)

@@ -203,12 +203,17 @@ def fused(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     return LANES(LANES, LANES, LANES), codegen
 
 
+def _greater(builder: Any, a: Any, b: Any) -> Any:
+    """One instruction where what to do with NaN would cost two more."""
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
 @intrinsic
 def maximum(typingctx: Any, a: Any, b: Any) -> Any:
-    """The greater one of each lane; where one is NaN, the other."""
+    """The greater one of each lane; b where one is NaN."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return call(builder, "llvm.maxnum.v16f32", VECTOR, *args)
+        return _greater(builder, *args)
 
     return LANES(LANES, LANES), codegen
 
@@ -227,12 +232,20 @@ def keep(typingctx: Any, value: Any, low: Any, high: Any, other: Any) -> Any:
     return LANES(LANES, types.intp, types.intp, types.float32), codegen
 
 
+def _folded(builder: Any, value: Any, combine: Callable[[Any, Any, Any], Any]) -> Any:
+    """One lane of sixteen, of two halves, four times."""
+    for half in (8, 4, 2, 1):
+        low, high = (ir.Constant(ir.VectorType(I32, half), list(range(start, start + half))) for start in (0, half))
+        value = combine(builder, builder.shuffle_vector(value, value, low), builder.shuffle_vector(value, value, high))
+    return builder.extract_element(value, I32(0))
+
+
 @intrinsic
 def max_lanes(typingctx: Any, value: Any) -> Any:
-    """The greatest lane that is a number; NaN when none is."""
+    """The greatest lane, halves first as in `sum_lanes`; where some lane is NaN, one of them or NaN."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return call(builder, "llvm.vector.reduce.fmax.v16f32", F32, args[0])
+        return _folded(builder, args[0], _greater)
 
     return types.float32(LANES), codegen
 
@@ -263,11 +276,7 @@ def sum_lanes(typingctx: Any, value: Any) -> Any:
     """The sum of all lanes, halves first: (i, i + 8), then (i, i + 4), (i, i + 2), (i, i + 1)."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        total = args[0]
-        for half in (8, 4, 2, 1):
-            low, high = (ir.Constant(ir.VectorType(I32, half), list(range(start, start + half))) for start in (0, half))
-            total = builder.fadd(builder.shuffle_vector(total, total, low), builder.shuffle_vector(total, total, high))
-        return builder.extract_element(total, I32(0))
+        return _folded(builder, args[0], lambda builder, low, high: builder.fadd(low, high))
 
     return types.float32(LANES), codegen
 

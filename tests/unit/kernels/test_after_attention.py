@@ -78,7 +78,7 @@ def rng_rows(num_tokens: int, width: int) -> np.ndarray:
 
 
 def space(num_tokens: int) -> Workspace:
-    return Workspace(num_tokens, attended=ATTENDED, hidden=HIDDEN, intermediate=GATED, qkv=QKV)
+    return Workspace.of(num_tokens, attended=ATTENDED, hidden=HIDDEN, intermediate=GATED, qkv=QKV)
 
 
 def run(layer: AfterAttention, attended: np.ndarray, residual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -178,10 +178,10 @@ def test_arrays_that_do_not_fit_are_refused_by_name():
     refused("attended_TA", attended=attended.astype(np.float64))
     refused("attended_TA", attended=attended[:, :64].copy())
     narrow = rng_rows(3, 32)
-    refused("workspace", attended=narrow, workspace=Workspace(3, attended=32, hidden=HIDDEN, intermediate=GATED, qkv=QKV))
-    refused("attended_TA", workspace=Workspace(3, attended=32, hidden=HIDDEN, intermediate=GATED, qkv=QKV))
-    refused("workspace", workspace=Workspace(3, attended=ATTENDED, hidden=HIDDEN, intermediate=GATED, qkv=QKV - 1))
-    refused("workspace", workspace=Workspace(3, attended=ATTENDED, hidden=HIDDEN, intermediate=32, qkv=QKV))
+    refused("workspace", attended=narrow, workspace=Workspace.of(3, attended=32, hidden=HIDDEN, intermediate=GATED, qkv=QKV))
+    refused("attended_TA", workspace=Workspace.of(3, attended=32, hidden=HIDDEN, intermediate=GATED, qkv=QKV))
+    refused("workspace", workspace=Workspace.of(3, attended=ATTENDED, hidden=HIDDEN, intermediate=GATED, qkv=QKV - 1))
+    refused("workspace", workspace=Workspace.of(3, attended=ATTENDED, hidden=HIDDEN, intermediate=32, qkv=QKV))
 
 
 @pytest.mark.parametrize(
