@@ -3,7 +3,8 @@
 A draft has to be made, and verified, which costs one token more in the step; it counts when it and all before it are right. With R
 rows that emit one token each in a step of cost c, another token per row is worth its price when its chance is above
 (cost with it - c) / c: where memory decides what a step costs that is little, where products do it is nearly 1, and nobody drafts.
-Chances are measured per row.
+Chances are measured per row. What prompts take of a step is theirs: c is what the R rows would take without them, else the long
+steps of a prompt would make drafts look free, which take its place there.
 
 Integers only, no logarithms: a replay on another processor must come out the same. Chances are in 1/65536.
 """
@@ -21,7 +22,9 @@ ONE: Final = 1 << 16
 PRIOR: Final = ONE // 2
 """Chance of a draft of an executor that has verified none."""
 MEMORY: Final = 4
-"""A verified draft counts 1 / 2**MEMORY of what is known of its row; of what is known of all rows, 1 / 2**(MEMORY + 4)."""
+"""A verified draft counts 1 / 2**MEMORY of what is known of its row; of what is known of all, in the end, 1 / 2**(MEMORY + 4)."""
+FEW: Final = 1 << MEMORY
+"""Rows that must have verified drafts before PRIOR counts no more than they do."""
 PROBE_EVERY: Final = 64
 """Steps after which the other choice is tried once, and after which a row without drafts gets one again."""
 PROBED: Final = 8
@@ -105,8 +108,8 @@ class Drafting:
         """Drafts of each row, and how many more tokens a nanosecond they promise than none: 1/65536 of what none give."""
         count = len(slots)
         fed = count + num_others
-        cost = self.costs.of(fed)
-        price = (self.costs.of(fed + count) - cost + self.draft_costs.of(count)) * ONE // cost
+        alone, cost = self.costs.of(count), self.costs.of(fed)
+        price = (self.costs.of(fed + count) - cost + self.draft_costs.of(count)) * ONE // alone
         rate = self.rate[slots]
         rate = np.where((slots + step) % PROBE_EVERY == 0, np.maximum(rate, PRIOR), rate)
         chance, lens, gain = np.full(count, ONE, np.int64), np.zeros(count, np.int64), 0
@@ -120,8 +123,8 @@ class Drafting:
         if not gain:
             return lens, -ONE
         num_drafts = int(lens.sum())
-        drafted = self.costs.of(fed + num_drafts) + self.draft_costs.of(num_drafts)
-        return lens, (count * ONE + gain) * cost // (count * drafted) - ONE
+        drafted = max(1, alone + self.costs.of(fed + num_drafts) - cost + self.draft_costs.of(num_drafts))
+        return lens, (count * ONE + gain) * alone // (count * drafted) - ONE
 
     def verified(self, slot: int, *, num_drafted: int, num_accepted: int) -> None:
         """A row verified `num_drafted` drafts, of which the first `num_accepted` were right."""
@@ -130,8 +133,9 @@ class Drafting:
         tried = min(num_drafted, num_accepted + 1)
         rate, hits = int(self.rate[slot]), ONE * num_accepted
         self.rate[slot] = min(ONE, max(0, rate + ((hits - rate * tried) >> MEMORY)))
-        self.mean_rate = min(ONE, max(0, self.mean_rate + ((hits - self.mean_rate * tried) >> (MEMORY + 4))))
         totals = self.totals
+        known = min(1 << (MEMORY + 4), FEW + totals.num_drafts)
+        self.mean_rate = min(ONE, max(0, self.mean_rate + (hits - self.mean_rate * tried) // known))
         totals.num_drafts += 1
         totals.num_draft_tokens += num_drafted
         totals.num_accepted_tokens += num_accepted

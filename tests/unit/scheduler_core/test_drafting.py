@@ -76,6 +76,28 @@ def test_what_guessing_takes_is_part_of_the_price() -> None:
     assert again.choose(slots(1), step=STEP, num_others=0) is None
 
 
+def test_a_prompt_in_the_step_makes_no_draft_look_free() -> None:
+    """The same rows choose the same beside 500 tokens of prompts, in which one token more is nothing, as without them."""
+    for chance, lens in ((0.2, [0] * 8), (0.6, [2] * 8)):
+        made = drafting(fixed_ns=10_000_000, token_ns=500_000, chance=chance)
+        assert choose(made, 8) == lens
+        beside = made.choose(slots(8), step=STEP, num_others=500)
+        assert ([0] * 8 if beside is None else beside.tolist()) == lens
+
+
+def test_the_first_drafts_say_more_than_the_guess_before_them() -> None:
+    made = Drafting(depth=1, num_slots=2, adaptive=True)
+    for _ in range(100):
+        made.verified(0, num_drafted=1, num_accepted=0)
+    assert made.mean_rate < 0.1 * ONE
+    for _ in range(3000):
+        made.verified(0, num_drafted=1, num_accepted=1)
+    before = made.mean_rate
+    for _ in range(20):
+        made.verified(0, num_drafted=1, num_accepted=0)
+    assert before - made.mean_rate < 0.1 * ONE  # and later ones no more than 1/256 each
+
+
 def test_a_choice_is_tried_again_now_and_then_and_does_not_flap() -> None:
     made = drafting(fixed_ns=10_000_000, token_ns=100_000, chance=0.6)
     assert made.choose(slots(1), step=PROBE_EVERY, num_others=0) is None
