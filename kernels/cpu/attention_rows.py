@@ -8,7 +8,7 @@ import numpy as np
 from kernels.cpu.attention_step import new_scratch, scratch
 from kernels.cpu.attention_tile import attend
 from kernels.cpu.crew import helpers, together
-from kernels.cpu.jit import jit
+from kernels.cpu.jit import borrowing, jit
 from kernels.cpu.team import new_team, take
 from kernels.layout import F32, I32, I64, KvArray, Numbers, bits_of, check_array, check_kv
 
@@ -97,7 +97,7 @@ def _work_items(query_start: I32, context_len: I32, tile_tokens: int) -> tuple[I
     return items, num_pairs, num_live
 
 
-@jit
+@borrowing
 def _run(
     team: I64,
     memory: F32,

@@ -68,6 +68,15 @@ def _finish(first: int, last: int, head: int, group: int, memory: Scratch, out: 
 
 
 @inlined
+def _is_nowhere(places: I64, start: int, stop: int) -> bool:
+    """Whether one of these tiles has no place."""
+    nowhere = False
+    for tile in range(start, stop):
+        nowhere |= places[tile, 0] < 0 or places[tile, 1] < 0
+    return nowhere
+
+
+@inlined
 def _sees(token: int, seen: Seen) -> tuple[int, int]:
     """The first place of a step that a token sees, and the one behind the last."""
     position, begin, window = seen
@@ -123,7 +132,7 @@ def attend(
     final = position + (last - first) - 1
     stop = final // BLOCK_SIZE + 1
     start = min((max(begin, position - window + 1) if window > 0 else begin) // BLOCK_SIZE, stop - 1)
-    if stop > places.shape[0] or places[start:stop].min() < 0:
+    if stop > places.shape[0] or _is_nowhere(places, start, stop):
         out[first:last, head * group : (head + 1) * group] = NAN
         return
     _start(q, first, last, head, group, scale, memory)

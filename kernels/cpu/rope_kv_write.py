@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from kernels.cpu.crew import helpers, together
-from kernels.cpu.jit import inlined, jit
+from kernels.cpu.jit import borrowing, inlined, jit
 from kernels.cpu.lanes import WIDTH, add, broadcast, load, mul, store, sub
 from kernels.cpu.numbers import put, put_all, spread
 from kernels.cpu.rms_norm import inverse_rms
@@ -52,7 +52,7 @@ def _rotated_by_sixteens(source: F32, at: int, head_dim: int, cos: F32, sin: F32
         store(out, to + d, load(source, at + d))
 
 
-@jit
+@borrowing
 def _rotated_one_by_one(
     source: F32, at: int, head_dim: int, weight: F32, eps: np.float32, cos: F32, sin: F32, position: int, out: F32
 ) -> None:
@@ -82,7 +82,7 @@ def _numbers(source: F32, at: int, count: int, out: Numbers, to: int) -> None:
         put(out, to + d, flat[at + d])
 
 
-@jit
+@borrowing
 def _token(
     t: int,
     qkv: F32,
