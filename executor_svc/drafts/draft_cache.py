@@ -7,7 +7,6 @@ all positions (5 % of what keys and values take), so that whoever did not draft 
 Legend: K blocks, B block size, H hidden size.
 """
 
-
 import numpy as np
 from numpy.typing import NDArray
 
