@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import socket
 import sys
 import time
@@ -23,6 +24,7 @@ from launcher import child
 _SERVICES: Final = {"gateway": "gateway", "scheduler_svc": "scheduler", "executor_svc": "executor"}
 """Module on a service's command line -> its name here."""
 _STOP_S: Final = 60.0
+_NAMED_PORTS: Final = (20_000, 32_000)
 
 
 def handed_on(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -181,9 +183,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """A port of 127.0.0.1 that nobody listens on, for somebody who binds it in a second. It lies below those that the system gives
+    to whoever names none (32,768 on), one of whom would otherwise get it meanwhile now and then."""
+    while True:
+        port = random.randrange(*_NAMED_PORTS)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 async def _url_of(process: asyncio.subprocess.Process) -> str:

@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import signal
-import socket
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
+from bench.server import free_port
 from tests.support.raw_gateway import RawGateway, pb, sequence
 from tests.support.service_process import service
 
@@ -22,7 +22,7 @@ async def served(*executors: tuple[str, ...], flags: tuple[str, ...] = ()) -> As
         starts = [stack.enter_async_context(service("executor_svc", *EXECUTOR, *more)) for more in executors]
         running = await asyncio.gather(*starts)
         targets = [word for _, address in running for word in ("--executor", address)]
-        metrics = _free_port()
+        metrics = free_port()
         command = ("--port", "0", "--metrics-port", str(metrics), *targets, *flags)
         _, address = await stack.enter_async_context(service("scheduler_svc", *command))
         gateway = await stack.enter_async_context(RawGateway(address))
@@ -33,12 +33,6 @@ async def served(*executors: tuple[str, ...], flags: tuple[str, ...] = ()) -> As
                     break
                 await asyncio.sleep(0.02)
         yield [process for process, _ in running], gateway, metrics
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def work(num: int = 12) -> list[pb.SequenceRequest]:
