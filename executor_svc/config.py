@@ -56,7 +56,7 @@ class ExecutorSettings(ServiceSettings):
         default=0,
         ge=0,
         description="Memory of the KV cache, for example 4GiB; 0 = 1GiB on a processor, what gpu_memory_utilization leaves on a "
-        "GPU. Layouts but paged take up to twice that besides.",
+        "GPU. Taken at start. Layouts but paged take up to twice that besides.",
     )
     gpu_memory_utilization: float = Field(
         default=0.9, gt=0, le=1, description="Share of the GPU's memory that weights, workspace and KV cache may take together."
