@@ -14,6 +14,7 @@ from executor_svc.backends.base import Backend
 from executor_svc.config import ExecutorSettings
 from executor_svc.lifecycle import Lifecycle, bind
 from executor_svc.model.place import check_place
+from executor_svc.namesake import check_kernels
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,6 +47,7 @@ def make_backend(told: ExecutorSettings) -> Backend:
         from executor_svc.backends.fake import FakeBackend, options_of
 
         return FakeBackend(options_of(told))
+    check_kernels()
     if told.model:
         check_place(Path(told.model))
     if told.backend in ("cuda", "emulated") or (told.backend == "auto" and _sees_gpu()):
